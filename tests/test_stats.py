@@ -141,11 +141,11 @@ def test_sparse_attributes_have_no_bytes(data):
 
 def make_stats():
     tally = StatsAccumulator(2)
-    sizes = (1000, 2500, 800, 150, 50)
+    sizes = (1000, 2500, 800, 150, 0, 50)
     ms = 1_000_000
     for overflows, trainer in ((0, (5, 1, 44)), (1, (0, 0, 50))):
         spent = [n * ms for n in (6, 3, 0, 1, 0)]
-        made = BatchTimings(7, 7, 0, 4_000, 500, overflows, *spent)
+        made = BatchTimings(7, 7, 0, 4_000, 500, 0, overflows, *spent)
         tally.add(tuple(n * ms for n in trainer), 25 * ms, 32, sizes, made)
     return tally.snapshot(restarts=3)
 
@@ -160,7 +160,7 @@ def test_table():
         "idle 2 ms (10.0%)  other 0 ms (0.0%)",
         "ready       0.50 batches on average, each for 25 ms",
         "trouble     1 batches without room in the arena, 3 samplers restarted",
-        "rows        local 1,600 (80.0%)  cached 300 (15.0%)  remote 100 (5.0%)",
+        "rows        local 1,600 (80.0%)  cached 300 (15.0%)  reused 0 (0.0%)  remote 100 (5.0%)",
         "bytes       7.8 KiB delivered, 1000 B from other partitions",
     ]
     assert "trouble" not in str(replace(make_stats(), overflows=0, restarts=0))
@@ -174,10 +174,11 @@ def test_dictionary():
     content = json.loads(json.dumps(stats.as_dict()))
     assert content.pop("elapsed_seconds") == pytest.approx(0.1)
     assert content.pop("queue_depth") == pytest.approx(0.5)
+    assert content.pop("hit_rate") == 0
     assert LoaderStats(**content) == stats
     assert eval(repr(stats)) == stats
-    assert stats.shares() == {"local": 0.8, "cached": 0.15, "remote": 0.05}
-    assert LoaderStats().shares() == {"local": 0, "cached": 0, "remote": 0}
+    assert stats.shares() == {"local": 0.8, "cached": 0.15, "reused": 0, "remote": 0.05}
+    assert LoaderStats().shares() == {"local": 0, "cached": 0, "reused": 0, "remote": 0}
 
 
 @pytest.mark.parametrize("nbytes,shown", [

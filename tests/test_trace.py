@@ -265,13 +265,13 @@ def test_a_clock_counts_every_moment_once():
     clock.enter(Phase.CLOSED)
     ended = clock.since
     clock.enter(Phase.CLOSED)  # counts nowhere
-    made = clock.made(7, 8, 1, (5, 6))
-    assert sum(made[6:]) == ended - began
-    assert made[:6] == (5, 6, clock.since, 7, 8, 1)
+    made = clock.made(7, 8, 9, 1, (5, 6))
+    assert sum(made[7:]) == ended - began
+    assert made[:7] == (5, 6, clock.since, 7, 8, 9, 1)
     kept = [PHASES[s.phase] for s in clock.segments]
     assert kept == ["sampling", "gathering", "remote", "gathering", "idle"]
     assert all(s[1:3] == (3, 4) and s.began <= s.ended for s in clock.segments)
-    assert sum(clock.made(0)[6:]) == 0
+    assert sum(clock.made(0)[7:]) == 0
 
 
 @given(st.integers(0, 700), st.integers(0, 700))

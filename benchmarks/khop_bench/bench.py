@@ -20,17 +20,17 @@ from khop_bench.settings import Settings
 
 @dataclass
 class Bench:
-    """A run.
+    """Context of a run of the benchmarks: settings, inputs, output of progress. Suites get it.
 
     Attributes:
         settings: options of the run.
         graphs: the graphs of its scale.
-        peers: the peers that can be measured here.
+        peers: the other libraries that can be measured here.
         print_line: prints a line.
         keep: writes the report with the rows that a suite has so far.
         notes: remarks that a reader of the figures needs.
-        left_out: cases that could not be measured, a line each.
-        failed: failures, a line each.
+        left_out: cases that could not be measured, one line each.
+        failed: failures, one line each.
     """
 
     settings: Settings
@@ -49,14 +49,17 @@ class Bench:
             self.print_line(line)
 
     def leave_out(self, line: str) -> None:
-        """Print, once, what is not measured, and why."""
+        """Print, once, which case is not measured, and why."""
         if line not in self.left_out:
             self.left_out.append(line)
             self.print_line(line)
 
     @cached_property
     def floor(self) -> Floor | None:
-        """The floor's module. If it cannot be built, None, and a line says why."""
+        """Module that measures the least time possible.
+
+        None, with a line why, if it cannot be built.
+        """
         try:
             return load_floor()
         except FloorError as error:
@@ -65,7 +68,10 @@ class Bench:
 
     @contextmanager
     def survives(self, part: str) -> Iterator[None]:
-        """Keep what is measured after a part that fails. The run fails at its end."""
+        """Run a part of a suite in the block.
+
+        If it fails, keep the results, and fail at the run's end.
+        """
         try:
             yield
         except Exception as error:
@@ -76,7 +82,7 @@ class Bench:
     def take_turns(
         self, group: str, cases: Sequence[Case], unit: Unit = "ms", work_unit: str | None = None
     ) -> list[Row]:
-        """Measure cases in turns, `settings.repeat` times, see `measure.take_turns`."""
+        """Measure cases in turns, `settings.repeat` times. Arguments: see `measure.take_turns`."""
         rows = take_turns(group, cases, self.settings.repeat, unit, work_unit)
         self._print_rows(rows)
         return rows
@@ -84,7 +90,7 @@ class Bench:
     def take_joint_turns(
         self, rows: list[Row], measure: Callable[[int], Sequence[Turn]]
     ) -> list[Row]:
-        """Measure several values at a time, likewise, see `measure.take_joint_turns`."""
+        """Measure several values per call, in turns. Arguments: see `measure.take_joint_turns`."""
         take_joint_turns(rows, measure, self.settings.repeat)
         self._print_rows(rows)
         return rows

@@ -24,7 +24,7 @@ def can_draw() -> bool:
 
 
 def draw(rows: Mapping[str, Sequence[Row]], title: str, path: Path) -> None:
-    """Draw a run.
+    """Draw a bar chart of a run's results, and write it to a file.
 
     Args:
         rows: {suite: its rows}.

@@ -34,7 +34,7 @@ MODELLED = (DEVICE, RECORDED)
 
 
 def run(bench: Bench) -> list[Row]:
-    """Measure the suite."""
+    """Measure the suite `device`."""
     assert bench.settings.device is not None
     rows: list[Row] = []
     with open_place(bench.settings.device) as test_device:
@@ -49,7 +49,7 @@ def run(bench: Bench) -> list[Row]:
 
 
 def _equality(bench: Bench, test_device: Place, _: Drawn) -> list[Row]:
-    """Count the random batches that differ from the CPU's."""
+    """Count the random batches that the device draws otherwise than the CPU."""
     result = compare(test_device, bench.settings.configurations)
     for batch_number, why in result.different.items():
         bench.note(f"device: configuration {batch_number} is not the CPU's: {why}")
@@ -67,7 +67,7 @@ class DeviceKernel:
         test_device: the device.
         kernel: sampling on the CPU, of the same graph and with the same options.
         mode: location of the graph: 'CUDA' (the device) or 'ZERO_COPY' (the host).
-        options: of each call that samples.
+        options: further options of each call that samples.
     """
 
     def __init__(self, test_device: Place, kernel: KhopKernel, mode: str, **options: Any) -> None:
@@ -87,7 +87,7 @@ class DeviceKernel:
         self._arrays: dict[str, Any] = {}
 
     def draw(self, seeds: Int64Array, batch: int) -> int:
-        """Draw and write one batch, and return its number of edges."""
+        """Draw and write the batch of these seeds, and return its number of edges."""
         subgraph = self._subgraph
         subgraph.begin()
         subgraph.add_seeds(0, seeds)
@@ -103,7 +103,7 @@ class DeviceKernel:
         return int(num_edges)
 
     def written(self, seeds: Int64Array, batch: int) -> list[Int64Array]:
-        """Draw one batch and return the written arrays: nodes, row, col, edges."""
+        """Draw the batch of these seeds, and return the written arrays: nodes, row, col, edges."""
         count = self.draw(seeds, batch)
         self._test_device.device.synchronize()
         nodes, ends, edges = (
@@ -113,7 +113,7 @@ class DeviceKernel:
         return [nodes[:num_nodes], ends[:count], ends[count : 2 * count], edges[:count]]
 
     def counts(self, seeds: Int64Array, batch: int) -> Counts:
-        """Draw one batch and return the sizes that the model of its time needs."""
+        """Draw the batch of these seeds, and return the sizes that the model of its time needs."""
         nodes, _, _, edges = self.written(seeds, batch)
         drawn, csr = self._subgraph, self._topology
         return count(
@@ -191,11 +191,11 @@ def device_case(
     seeds: Seeds,
     by_wall: bool = False,
 ) -> Case:
-    """Make the case of sampling on a device.
+    """Make a case that measures sampling on a device.
 
     Args:
         test_device: the device.
-        name: of the case.
+        name: name of the case.
         draw: function of seeds and index of a batch, which returns the number of edges drawn.
         seeds: the seeds.
         by_wall: time by the host's clock: for peers with other CUDA streams.
@@ -216,7 +216,7 @@ def device_case(
 
 
 def _rate(test_device: Place, row: Row) -> Row:
-    """Return the edges per second, turn by turn."""
+    """Return the edges drawn per second in each turn of a measured row."""
     rate = Row(test_device.group("sampled edges"), row.name, "G/s", ratio=math.nan)
     for per_edge in row.per_work:
         rate.add(Turn(1e9 / per_edge))
@@ -224,7 +224,7 @@ def _rate(test_device: Place, row: Row) -> Row:
 
 
 def _model(test_device: Place, name: str, kernel: DeviceKernel, seeds: Seeds) -> Row:
-    """Return the model's prediction for the first batch."""
+    """Return a row with the time that the model of a GPU predicts for the first batch."""
     batch_number, batch = seeds.of_turn(0)[0]
     counts = kernel.counts(batch.numpy(), batch_number)
     seconds = predict(counts, as_graph=name == RECORDED).seconds
@@ -232,7 +232,7 @@ def _model(test_device: Place, name: str, kernel: DeviceKernel, seeds: Seeds) ->
 
 
 def _launches(test_device: Place, name: str, kernel: DeviceKernel, seeds: Seeds) -> Row:
-    """Count the kernels that are launched for a batch, writing included."""
+    """Count the kernels that are launched to draw and write a batch."""
     row = Row("kernels for a batch", name, "launches", ratio=math.nan)
     for batch_number, batch in seeds.of_turn(0):
         before = test_device.device.num_launches

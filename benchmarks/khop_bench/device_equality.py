@@ -28,7 +28,7 @@ _ENOUGH = 50  # failures: after a fault of a GPU all further ones fail, too
 
 @dataclass(frozen=True)
 class Configuration:
-    """A graph and a batch.
+    """A random graph and a batch of it, with options.
 
     Attributes:
         num_nodes: number of nodes per node type.
@@ -39,7 +39,7 @@ class Configuration:
         seeds: (node type, ids, times or None), in order of calls.
         excluded: (edge type, rows, neighbours).
         replace, last, disjoint, with_edges, induced: options.
-        keys: of the run, and the batch's number.
+        keys: key of the run, and the batch's index.
         method: the method's name and options. LABOR draws without `replace` and `last`.
     """
 
@@ -64,7 +64,7 @@ class Configuration:
         Args:
             subgraph: takes `arguments`.
             graphs: the rows of each edge type, where the subgraph reads them.
-            options: of the call that samples.
+            options: further options of the call that samples.
         """
         subgraph.begin()
         for node_type, ids, times in self.seeds:
@@ -86,7 +86,7 @@ class Configuration:
         return replace(self, keys=(self.keys[0], self.keys[1] + 1))
 
     def arguments(self) -> tuple[Any, ...]:
-        """Return the arguments of a subgraph, without the device."""
+        """Return the constructor's arguments of a subgraph, except the device."""
         return self.num_nodes, self.relations, self.with_edges, self.disjoint
 
 

@@ -86,7 +86,7 @@ def gather_case(
         count: rows of a gather.
         out: [count, ...] memory of the device.
         batches: gathers that a turn times.
-        name: of the case.
+        name: name of the case.
 
     Raises:
         RuntimeError: the rows are not the table's.
@@ -160,7 +160,7 @@ def _hotness(kernel: KhopKernel, seeds: Int64Array, batch_size: int) -> Array:
 
 
 def _counter(test_device: Place, num_rows: int, hot: Int64Array) -> Callable[[Int64Array], float]:
-    """Return a function that gathers rows, and returns the share served by the hot ones."""
+    """Return a function that gathers rows, and returns the fraction served from device memory."""
     table = np.arange(num_rows, dtype=np.int64)[:, None]  # narrow: rows are only counted
     group = _native.DeviceGroup([test_device.device])
     gathers = _native.DeviceTable(

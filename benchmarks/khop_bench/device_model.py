@@ -121,7 +121,7 @@ class Counts:
 
 @dataclass
 class Work:
-    """Work of a step.
+    """Work of one step of a batch, by which the model computes the step's time.
 
     Attributes:
         step: name of the step.
@@ -142,7 +142,7 @@ class Work:
     chain: tuple[int, int] = (0, 0)
 
     def seconds(self, gpu: Gpu, in_graph: bool = False) -> float:
-        """Return the seconds on a GPU, launches included."""
+        """Return the step's time on a GPU in seconds, launches included."""
         moved = self.streamed / gpu.bandwidth + self.sectors / gpu.sectors
         moved += self.words / gpu.words + self.atomics / gpu.atomics
         waited = self.chain[0] * gpu.memory_latency + self.chain[1] * gpu.cache_latency
@@ -152,7 +152,7 @@ class Work:
 
 @dataclass(frozen=True)
 class Prediction:
-    """Prediction for a batch.
+    """Predicted time of a batch on a GPU, step by step.
 
     Attributes:
         gpu: the GPU.
@@ -243,7 +243,7 @@ def _hop(hop: Hop, counts: Counts, gpu: Gpu, name: str) -> list[Work]:
 
 
 def _scans(items: int) -> int:
-    """Return the launches of a scan: one block suffices for few items."""
+    """Return the number of kernels that a prefix sum of `items` numbers launches: one for few."""
     return 1 if items <= 4096 else 2
 
 

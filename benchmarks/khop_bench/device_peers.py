@@ -29,10 +29,10 @@ def gpu_peers(
     fanouts: Sequence[int],
     device: torch.device,
 ) -> Iterator[tuple[str, DeviceDraw]]:
-    """Yield the peers that draw a first batch. Note the reason for the others.
+    """Yield name and function of each library that draws a first batch on a GPU.
 
     Args:
-        bench: notes the peers that are left out.
+        bench: notes the libraries that are left out, with the reason.
         columns: colptr and row, int64.
         fanouts: fan-out of each hop.
         device: a GPU.

@@ -69,7 +69,7 @@ class Training:
     """A model and its optimizer.
 
     Args:
-        data: for the number of features and classes.
+        data: graph with features and classes, whose numbers set the model's sizes.
         test_device: device of the model.
     """
 
@@ -81,7 +81,7 @@ class Training:
         self._optimizer = torch.optim.Adam(self._model.parameters(), lr=1e-3)
 
     def turn(self, batches: Iterator[Any], steps: int) -> Turn:
-        """Measure the seconds per step, after some steps that do not count."""
+        """Train on batches, and return the seconds per step. The first steps do not count."""
         for _ in range(_WARM_STEPS[self._test_device.is_cuda]):
             self._step(next(batches))
         seconds = self._test_device.wall_seconds(self._steps(batches, steps))

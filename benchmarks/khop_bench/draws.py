@@ -27,7 +27,7 @@ _KINDS = {
 
 
 def run(bench: Bench) -> list[Row]:
-    """Measure the suite."""
+    """Measure the suite `draws`."""
     num_edges = max(1024, round(_EDGES * min(1.0, bench.settings.scale)))
     rows = []
     for degree in _DEGREES:

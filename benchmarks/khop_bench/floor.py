@@ -36,7 +36,7 @@ _QUICKLY = (
 
 
 class GraphFloor(Protocol):
-    """The least that sampling a graph can cost."""
+    """Reader of a graph's memory, which takes the least time that sampling the graph can take."""
 
     def touch(self, rows: Int64Array, counts: Int32Array, edges: Int64Array, num_nodes: int) -> int:
         """Touch the memory that the drawing of a batch touched, in the same order.
@@ -58,7 +58,7 @@ class GraphFloor(Protocol):
 
 
 class Floor(Protocol):
-    """The module `_khop_floor`."""
+    """Type of the module `_khop_floor`, which only reads and writes memory."""
 
     def SampleFloor(self, indptr: IntArray, indices: IntArray) -> GraphFloor:
         """Return the floor of a graph of compressed rows."""

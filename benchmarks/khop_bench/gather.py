@@ -27,7 +27,7 @@ Gather = Callable[[Int64Array, Array], None]
 
 
 def run(bench: Bench) -> list[Row]:
-    """Measure the suite."""
+    """Measure the suite `gather`."""
     data = bench.graphs.products()
     topology = Topology(data.edge_index, num_src=data.num_nodes, num_dst=data.num_nodes)
     del data.edge_index
@@ -80,7 +80,7 @@ class RowsOfBatches:
 
 
 def gather_turn(gather: Gather, draws: RowsOfBatches, out: Array) -> Callable[[int], Turn]:
-    """Make a case's turn."""
+    """Return a function that measures one turn of a gather: rows of several batches to `out`."""
 
     def turn(turn_number: int) -> Turn:
         batches = draws.of_turn(turn_number)

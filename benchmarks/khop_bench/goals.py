@@ -92,7 +92,7 @@ GOALS = (
 
 @dataclass(frozen=True)
 class Standing:
-    """A goal and its result in a run.
+    """A goal of khop's speed, and the result of a run for it.
 
     Attributes:
         goal: the goal.

@@ -49,7 +49,7 @@ class Graphs:
         self._print_line = print_line
 
     def at(self, scale: float) -> Graphs:
-        """Return the graphs of another scale."""
+        """Return the graphs of another scale, from the same cache."""
         return Graphs(self.cache, scale, self._print_line)
 
     def products(self, with_features: bool = True) -> Data:
@@ -68,7 +68,7 @@ class Graphs:
         return data
 
     def products_parts(self, num_parts: int) -> Path:
-        """Return its partition folder."""
+        """Return the folder of the products-shaped graph in this number of parts."""
 
         def make(folder: Path) -> None:
             source = _mapped_source(self._products_folder())
@@ -77,7 +77,7 @@ class Graphs:
         return self._cached(f"products-scale{self.scale:g}-parts{num_parts}", make)
 
     def academic(self) -> HeteroData:
-        """Load the heterogeneous graph, edges alone."""
+        """Load the heterogeneous graph of papers and authors, edges alone."""
         graph = PowerLawHetero.academic(self.scale)
         folder = self._cached(f"academic-scale{self.scale:g}", graph.write)
         data = HeteroData()
@@ -106,7 +106,7 @@ class Graphs:
         return self._cached(f"products-scale{self.scale:g}", graph.write)
 
     def _cached(self, name: str, make: Callable[[Path], object]) -> Path:
-        """Return the folder of a name, made if it is not there."""
+        """Return the cache's folder of this name. If it is missing, `make` writes it."""
         root = self.cache / _FORMAT
         folder = root / name
         if folder.is_dir():
@@ -152,7 +152,7 @@ class SeedOrder:
         self._batches = shuffled[: count * self.batch_size].view(count, self.batch_size)
 
     def of_turn(self, turn: int, count: int) -> list[tuple[int, torch.Tensor]]:
-        """Return the batches of a turn, with their numbers. The next turn has the next ones."""
+        """Return (index, seeds) of the `count` batches of a turn. Turns follow one another."""
         numbers = range(turn * count, (turn + 1) * count)
         return [
             (batch_number, self._batches[batch_number % len(self._batches)])
@@ -196,7 +196,7 @@ def _sweep(root: Path) -> None:
 
 @contextmanager
 def _locked(file: Path) -> Iterator[None]:
-    """Hold a lock that ends with the process."""
+    """Hold a file's lock in the block. It also ends with the process."""
     with file.open("w") as opened:
         fcntl.flock(opened, fcntl.LOCK_EX)
         yield

@@ -30,7 +30,7 @@ _LEAST_SEEDS = 8
 
 
 def run(bench: Bench) -> list[Row]:
-    """Measure the suite."""
+    """Measure the suite `growth`."""
     scale = bench.settings.scale
     both = [bench.graphs.at(scale / 10), bench.graphs]
     size = max(_LEAST_SEEDS, round(_SEEDS * min(scale, 1.0)))
@@ -50,7 +50,7 @@ def _in_memory(bench: Bench, both: list[Graphs], size: int) -> list[Row]:
 
 
 class _Side:
-    """One of the two graphs.
+    """One of the two graphs that are compared, the small or the large one.
 
     Args:
         name: name of its cases.

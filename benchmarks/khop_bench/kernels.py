@@ -37,7 +37,7 @@ _SEED_TYPE = "paper"
 
 
 def run(bench: Bench) -> list[Row]:
-    """Measure the suite."""
+    """Measure the suite `kernels`."""
     with one_thread():
         rows = _homogeneous(bench)
         rows += _heterogeneous(bench)
@@ -90,7 +90,7 @@ class KhopKernel:
         self._sizes: dict[str, int] = {}
 
     def draw(self, seeds: Int64Array, times: Int64Array | None, batch: int) -> int:
-        """Draw and write one batch, and return its number of edges."""
+        """Draw and write the batch of these seeds, and return its number of edges."""
         seed_sets = [SeedSet(self._seed_type, seeds, times)]
         subgraph = self.engine.sample_local(seed_sets, self._run_key, batch)
         for i in range(len(self.engine.view.num_nodes)):
@@ -113,7 +113,7 @@ class KhopKernel:
         return array[:size]
 
     def written(self, index: int) -> tuple[Int64Array, Int64Array]:
-        """Return the node ids and edge ids, of types of this index, that the last `draw` wrote."""
+        """Return node ids and edge ids of the last `draw`, for the types with this index."""
         names = (f"n{index}", f"e{index}")
         nodes, edges = (self._arrays[name][: self._sizes[name]] for name in names)
         return nodes, edges
@@ -127,7 +127,7 @@ class KhopKernel:
         return nodes
 
     def drawn(self, seeds: Int64Array, times: Int64Array | None, batch: int) -> _Drawn:
-        """Draw one batch of a homogeneous graph, as the floor takes it."""
+        """Draw a batch of a homogeneous graph, and return it as the floor takes it."""
         seed_sets = [SeedSet(self._seed_type, seeds, times)]
         subgraph = self.engine.sample_local(seed_sets, self._run_key, batch)
         num_nodes, num_edges = subgraph.num_nodes(0), subgraph.num_edges(0)
@@ -143,7 +143,7 @@ class KhopKernel:
 
 
 class _Drawn(NamedTuple):
-    """Rows that were expanded, number and positions of the edges drawn, and number of nodes."""
+    """Draws of a batch: rows, number and positions of the edges drawn, and number of nodes."""
 
     rows: Int64Array
     counts: Int32Array
@@ -165,7 +165,7 @@ class Seeds(NamedTuple):
     times: Array | None = None
 
     def of_turn(self, turn: int) -> list[tuple[int, torch.Tensor]]:
-        """Return a turn's batches, with their numbers."""
+        """Return (index, seeds) of the batches of a turn."""
         return self.order.of_turn(turn, self.batches)
 
     def times_of(self, seeds: Int64Array) -> Int64Array | None:
@@ -271,7 +271,7 @@ def _homogeneous_cases(
 
 
 def as_columns(topology: Topology) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the same rows as PyG keeps them: colptr and row, int64."""
+    """Return a graph's rows in PyG's form: colptr and row, int64."""
     return (
         torch.from_numpy(topology.indptr.astype(np.int64)),
         torch.from_numpy(topology.indices.astype(np.int64)),

@@ -48,7 +48,7 @@ _AHEAD_OF_WORKERS = 2 * 2
 
 
 def run(bench: Bench) -> list[Row]:
-    """Measure the suite."""
+    """Measure the suite `loaders`."""
     with ExitStack() as stack:
         cases = list(_cases(bench, stack))
         rows = bench.take_turns(_GROUP, cases)
@@ -127,7 +127,10 @@ def epoch_seeds(order: SeedOrder, batches: int) -> Tensor:
 
 
 def _window(batches: int, ahead: int) -> tuple[int, int]:
-    """Return the number of batches to take before timing, and the number to time."""
+    """Return the number of batches to take before timing, and the number to time.
+
+    `ahead` is the number of batches that the loader prefetches.
+    """
     return ahead + 1, max(batches, 2 * ahead)
 
 

@@ -42,7 +42,7 @@ _TREES = ("disjoint", "by time", "latest", "by weight and time")
 
 
 def run(bench: Bench) -> list[Row]:
-    """Measure the suite."""
+    """Measure the suite `options`."""
     data = bench.graphs.products(with_features=False)
     seeds = data.train_mask.nonzero().view(-1)
     data = Data(edge_index=data.edge_index, num_nodes=data.num_nodes)

@@ -43,7 +43,7 @@ _AHEAD = MpDistSamplingWorkerOptions().worker_concurrency
 
 
 def run(bench: Bench) -> list[Row]:
-    """Measure the suite."""
+    """Measure the suite `partitions`."""
     rows = [Row(group, _name(parts), "us") for group in _GROUPS for parts in _parts_of(group)]
     data = bench.graphs.products(with_features=False)
     order = SeedOrder(data.train_mask.nonzero().view(-1), BATCH_SIZE)
@@ -67,7 +67,7 @@ def run(bench: Bench) -> list[Row]:
 
 
 def _parts_of(group: str) -> tuple[int, ...]:
-    """Return the numbers of parts to measure: with one, nothing is served or waited for."""
+    """Return the numbers of parts for a group of rows. With one part, no server works."""
     return _PARTS[1:] if group == _WAITING or group.startswith("server") else _PARTS
 
 
@@ -76,7 +76,7 @@ def _name(parts: int) -> str:
 
 
 def _costs(loader: Any, batches: int) -> dict[str, float]:
-    """Measure the seconds per batch, by group."""
+    """Measure the seconds per batch of a loader, by phase."""
     iterator = iter(loader)
     for _ in range(_AHEAD + 1):
         touch(next(iterator))

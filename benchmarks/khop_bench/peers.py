@@ -34,7 +34,7 @@ _PYG_FLAGS = {PYG_LIB: "WITH_PYG_LIB", TORCH_SPARSE: "WITH_TORCH_SPARSE"}
 
 
 class Peers:
-    """The peers that can be measured here.
+    """The other libraries (peers) that can be measured on this machine.
 
     Attributes:
         versions: {peer: its version}.
@@ -144,14 +144,14 @@ def pyg_lib_kernel(
 
 
 def _conditions(node_time: Any, edge_weight: Any) -> list[Any]:
-    """Return those times and weights that this version of pyg-lib has arguments for."""
+    """Return the times and weights that this version of pyg-lib has arguments for."""
     typing = torch_geometric.typing
     times = [node_time, *([None] if typing.WITH_EDGE_TIME_NEIGHBOR_SAMPLE else []), None]
     return [*times, *([edge_weight] if typing.WITH_WEIGHTED_NEIGHBOR_SAMPLE else [])]
 
 
 def _options(disjoint: bool) -> tuple[Any, ...]:
-    """Return csc, replace, directed, disjoint, temporal_strategy, return_edge_id."""
+    """Return pyg-lib's arguments csc, replace, directed, disjoint, strategy and return_edge_id."""
     return (True, False, True, disjoint, "uniform", True)
 
 
@@ -166,7 +166,7 @@ def torch_sparse_kernel(colptr: Tensor, row: Tensor, fanouts: Sequence[int]) -> 
 
 
 class HeteroKernels:
-    """Both kernels on a heterogeneous graph.
+    """Draws by pyg-lib's and by torch-sparse's kernels on a heterogeneous graph.
 
     Args:
         data: the graph, for its sizes and edge types.

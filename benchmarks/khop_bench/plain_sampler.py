@@ -36,7 +36,7 @@ def pyg_sampler(data: Any, num_neighbors: Any, **options: Any) -> NeighborSample
 
 
 class PlainSampler(NeighborSampler):  # type: ignore[misc]
-    """Uniform draws without replacement, in NumPy, with times of nodes if there are some."""
+    """PyG's sampler with draws in NumPy: uniform, without replacement, by times of nodes."""
 
     def _sample(self, seed: Any, seed_time: Any = None, **kwargs: Any) -> Any:
         del kwargs
@@ -89,7 +89,7 @@ class _Draw:
         }
 
     def run(self, seeds: dict[str, Any], seed_time: dict[str, Any], num_hops: int) -> None:
-        """Draw all hops."""
+        """Draw all hops of the seeds, by node type."""
         trees = 0
         for node_type, of_type in seeds.items():
             ids, times = of_type.numpy(), seed_time.get(node_type)

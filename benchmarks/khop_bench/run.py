@@ -29,7 +29,7 @@ def run_suites(
     """Measure suites and write the report.
 
     Args:
-        names: of the suites.
+        names: names of the suites.
         settings: options of the run.
         output: folder for the report, made if need be.
         print_line: called with each line of progress.

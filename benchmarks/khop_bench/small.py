@@ -42,7 +42,7 @@ _IN_A_ROW = 20  # fewer than a sampler makes ahead
 
 
 def run(bench: Bench) -> list[Row]:
-    """Measure the suite."""
+    """Measure the suite `small`."""
     order = SeedOrder(torch.arange(bench.graphs.debian.num_nodes), _BATCH_SIZE)
     count = _BATCHES * bench.settings.batches
     return _in_process(bench, order, count) + _from_sampler(bench, order, count)

@@ -31,7 +31,7 @@ _TIMES_THE_SCALE = 2.5
 
 
 def run(bench: Bench) -> list[Row]:
-    """Measure the suite."""
+    """Measure the suite `startup`."""
     folder = bench.graphs.at(_TIMES_THE_SCALE * bench.settings.scale).products_parts(1)
     bench.note(f"startup: the folder has {read_all(folder) / 1e6:,.0f} MB, all in the page cache")
     start = starter(folder, training_order(folder, BATCH_SIZE), bench.settings.batches)

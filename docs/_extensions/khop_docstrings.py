@@ -61,7 +61,8 @@ def _drawings(lines: Iterable[str]) -> Iterator[str]:
             and not before[-2].startswith(" ")
         ):
             margin, inside = 0, True
-            yield from ("::", "")
+            if not text.endswith("::"):
+                yield from ("::", "")
         yield line
         before = [before[-1], line]
 

@@ -16,7 +16,11 @@ _attribute, __dir__, __all__ = attach(__name__, __file__)
 
 
 def __getattr__(name: str) -> Any:
-    """Return a public module. The error for a class names the public module that has the class."""
+    """Import a public module when it is first used.
+
+    Raises:
+        AttributeError: there is none. For a class, the message names the module that has it.
+    """
     try:
         return _attribute(name)
     except AttributeError as error:

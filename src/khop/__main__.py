@@ -1,4 +1,4 @@
-"""`python -m khop`: the `khop` command, if its script is not on the path."""
+"""`python -m khop`: the `khop` command, for environments without its script."""
 
 import sys
 

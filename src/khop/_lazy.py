@@ -19,11 +19,11 @@ from typing import Any
 def attach(
     package: str, file: str
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
-    """Return `__getattr__`, `__dir__` and `__all__` of a package that has a stub.
+    """Return `__getattr__`, `__dir__` and `__all__` for a package that imports names lazily.
 
     Args:
         package: the package's `__name__`.
-        file: the package's `__file__`, beside the stub, which consists of lines
+        file: the package's `__file__`, beside its stub `__init__.pyi`, which consists of lines
             `from MODULE import NAME as NAME`. If MODULE is the package itself, NAME is a module.
     """
     modules = _imports_of(Path(file).with_name("__init__.pyi"))
@@ -45,7 +45,7 @@ def attach(
 
 
 def _imports_of(stub: Path) -> dict[str, str]:
-    """Return {public name: module that defines it}."""
+    """Return {public name: module that defines it} from a package's stub file."""
     return {
         imported.asname or imported.name: str(statement.module)
         for statement in ast.parse(stub.read_text("utf-8")).body
@@ -55,7 +55,7 @@ def _imports_of(stub: Path) -> dict[str, str]:
 
 
 def _suggestion(name: str, names: Iterable[str]) -> str:
-    """Return ": did you mean ...?" with the name that is most like `name`, or '' if none is."""
+    """Return ": did you mean ...?" with the most similar of `names`, or '' if none is similar."""
     if name.startswith("_"):  # Python and tools test for such names
         return ""
     import difflib

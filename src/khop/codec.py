@@ -51,7 +51,7 @@ _PLAIN_TYPES = frozenset((*_PLAIN, bool))
 
 @dataclasses.dataclass(frozen=True)
 class Between:
-    """Bounds of a number, both included."""
+    """Bounds of a number in an annotation, both included. `from_json` checks them."""
 
     low: float
     high: float
@@ -59,14 +59,14 @@ class Between:
 
 @dataclasses.dataclass(frozen=True)
 class AtMost:
-    """Maximum number of characters of a text, or of entries of a list or object."""
+    """Maximum length of a text, list or object in an annotation. `from_json` checks it."""
 
     count: int
 
 
 @dataclasses.dataclass(frozen=True)
 class Distinct:
-    """Constraint that the entries of a list differ from each other."""
+    """Annotation of a list whose entries must differ from each other. `from_json` checks it."""
 
 
 Id = Annotated[int, Between(0, INT64)]
@@ -80,7 +80,7 @@ Name = Annotated[str, AtMost(256)]
 
 
 class _Invalid(Exception):
-    """Error in a value. `path` has the names and positions that lead to it, innermost first."""
+    """Error in a value of JSON. `path` has the names that lead to the value, innermost first."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -113,7 +113,7 @@ def from_json(cls: type[_T], content: object, label: str) -> _T:
 
 
 def to_json(value: Any) -> Any:
-    """Convert a dataclass, or a value of a field, to JSON. Lists and objects are copied."""
+    """Convert a dataclass, or a value of one of its fields, to new values for a JSON file."""
     if isinstance(value, _PLAIN):
         return value
     if dataclasses.is_dataclass(value):
@@ -141,7 +141,7 @@ def _field_names(cls: Any) -> tuple[str, ...]:
 
 
 def _reader(annotation: Any) -> _Reader:
-    """Return a function that checks and converts a value of an annotated type."""
+    """Return a function that checks a JSON value of an annotated type, and converts it."""
     bounds: tuple[Any, ...] = ()
     while typing.get_origin(annotation) is Annotated:  # outer bounds override inner
         annotation, *rest = typing.get_args(annotation)
@@ -166,7 +166,11 @@ _reader_of = functools.cache(_reader)
 def _compound(  # noqa: PLR0911 (a case each)
     annotation: Any, bounds: tuple[Any, ...], most: int | None
 ) -> _Reader:
-    """Return the reader of a dataclass, `Literal`, `X | None`, list, tuple or dict."""
+    """Return the function that checks a dataclass, `Literal`, `X | None`, list, tuple or dict.
+
+    `annotation` is the type, `bounds` are constraints, such as `Distinct()`. `most` is the largest
+    number of entries. If None, `MAX_ENTRIES`.
+    """
     if dataclasses.is_dataclass(annotation):
         return _object(annotation)
     origin, args = typing.get_origin(annotation), typing.get_args(annotation)
@@ -198,7 +202,7 @@ def _annotated(annotation: Any, bound: object) -> Any:
 
 
 def _show(value: Any) -> str:
-    """Return a value for an error message: short, and on one line."""
+    """Return a value as text for an error message: short, and on one line."""
     if isinstance(value, str):
         value = value[:_SHOWN]
     elif isinstance(value, (list, dict)):
@@ -302,7 +306,7 @@ def _fixed(readers: tuple[_Reader, ...], make: Any) -> _Reader:
 
 
 def _key_reader(annotation: Any) -> _Reader:
-    """Return the reader of an object's keys, which are text in JSON."""
+    """Return the function that checks keys of an object. Keys of type int are text in JSON."""
     reader = _reader(annotation)
     plain = annotation
     while typing.get_origin(plain) is Annotated:

@@ -26,7 +26,7 @@ def available_cores() -> int:
 
 
 def background_threads(least: int, most: int) -> int:
-    """Return the threads of a server beside a trainer: half the cores, from `least` to `most`."""
+    """Return half the cores of this process, but at least `least` and at most `most`."""
     return max(least, min(most, available_cores() // 2))
 
 
@@ -47,7 +47,7 @@ def cpu_quota(root: Path = Path("/")) -> float | None:
 
 @cache
 def _own_quota() -> float | None:
-    """Return `cpu_quota`, cached: reading takes half a millisecond, and every epoch needs it."""
+    """Return the processor time that control groups grant this process, in cores, or None."""
     return cpu_quota()
 
 
@@ -80,7 +80,7 @@ def _groups(root: Path) -> Iterator[Path]:
 
 
 def _mounts(line: str) -> Iterator[_Mount]:
-    """Yield the mount of control groups in a line of `/proc/self/mountinfo`, if it has one."""
+    """Yield the mount of control groups that a line of `/proc/self/mountinfo` describes, if any."""
     about, _, source = line.partition(" - ")
     words, source_words = about.split(" "), source.split(" ")
     if len(words) < 5 or len(source_words) < 3:

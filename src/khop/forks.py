@@ -1,4 +1,4 @@
-"""Check that forked processes do not use threads, sockets or samplers of their parent.
+"""Check that a forked process does not use threads, sockets or samplers of its parent.
 
 A fork has its parent's memory and sockets, but none of its threads. Without the check, the fork
 would wait for ever, or receive replies that the parent waits for. Any process, no torch.
@@ -10,7 +10,7 @@ import os
 
 
 def check_process(owner: int, thing: str, advice: str) -> None:
-    """Raise RuntimeError in a fork of the process that made an object.
+    """Raise RuntimeError if an object is used in a fork of the process that made it.
 
     Args:
         owner: id of the process that made the object.

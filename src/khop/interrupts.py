@@ -16,7 +16,7 @@ _previous_hook = sys.unraisablehook
 
 
 def keep_dropped(unraisable: sys.UnraisableHookArgs) -> None:
-    """Keep an exception of a signal handler. Pass other exceptions to the previous hook."""
+    """Hook of `sys.unraisablehook`: keep a signal handler's exception, pass others on."""
     global _dropped  # noqa: PLW0603
     error = unraisable.exc_value
     # Handlers run in the main thread. Errors of destructors are of class Exception.
@@ -31,7 +31,7 @@ def keep_dropped(unraisable: sys.UnraisableHookArgs) -> None:
 
 
 def raise_dropped() -> None:
-    """Raise the exception of a signal handler that Python has dropped, if there is one."""
+    """Raise the exception of a signal handler that Python dropped in a destructor, if any."""
     global _dropped
     if _dropped is not None:
         error, _dropped = _dropped, None

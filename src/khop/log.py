@@ -45,7 +45,7 @@ _handler: logging.Handler | None = None
 
 
 class EventLogger:
-    """Writer of events to a logger below 'khop'.
+    """Logger of a module of khop, which `get` makes. A record is an event with a name and values.
 
     Args:
         name: the module's `__name__`.
@@ -55,7 +55,7 @@ class EventLogger:
         self._logger = logging.getLogger(name)
 
     def debug(self, event: str, message: str, **fields: Any) -> None:
-        """Log a detail that helps to find a fault, see `info`."""
+        """Log a detail that helps to find a fault. Arguments are as for `info`."""
         self._log(logging.DEBUG, event, message, fields)
 
     def info(self, event: str, message: str, **fields: Any) -> None:
@@ -64,16 +64,16 @@ class EventLogger:
         Args:
             event: name of the event: a few words in lower case, joined by '-'.
             message: a sentence for people.
-            fields: values by name, which JSON can hold.
+            **fields: values by name, which JSON can hold.
         """
         self._log(logging.INFO, event, message, fields)
 
     def warning(self, event: str, message: str, **fields: Any) -> None:
-        """Log a fault that khop could recover from, see `info`."""
+        """Log a fault that khop could recover from. Arguments are as for `info`."""
         self._log(logging.WARNING, event, message, fields)
 
     def error(self, event: str, message: str, **fields: Any) -> None:
-        """Log a fault that khop could not recover from, see `info`."""
+        """Log a fault that khop could not recover from. Arguments are as for `info`."""
         self._log(logging.ERROR, event, message, fields)
 
     def _log(self, level: int, event: str, message: str, fields: Mapping[str, Any]) -> None:
@@ -85,7 +85,7 @@ class EventLogger:
 
 
 def get(name: str) -> EventLogger:
-    """Return the logger of a module of khop: `log.get(__name__)`."""
+    """Return the event logger of a module of khop. `name` is the module's `__name__`."""
     return EventLogger(name)
 
 
@@ -97,7 +97,7 @@ def identify(
     Args:
         role: 'trainer' (the default), 'sampler', 'server', 'receiver' or 'client'.
         rank: number of the process among the processes of its role.
-        partition: home partition of the process.
+        partition: partition that the process has loaded.
     """
     fields = {"role": role, "rank": rank, "partition": partition}
     _ORIGIN.update({name: value for name, value in fields.items() if value is not None})
@@ -135,13 +135,13 @@ def configure(level: str = "info", json: bool = False, stream: TextIO | None = N
 
 
 def configure_program(level: str = "info") -> None:
-    """Configure the log of one of khop's programs, unless `KHOP_LOG` is set."""
+    """Write a program's log, from `level` on, to stderr. `KHOP_LOG` takes precedence, if set."""
     if not os.environ.get(VARIABLE):
         configure(level)
 
 
 def reset() -> None:
-    """Undo `configure`, if it was called."""
+    """Undo `configure`: remove its handler, and pass records on to the root logger again."""
     global _handler  # noqa: PLW0603
     if _handler is not None:
         _ROOT.removeHandler(_handler)
@@ -151,7 +151,9 @@ def reset() -> None:
 
 
 def of_child(program: str, config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the log settings for a process that this one starts, as JSON for `start_child`.
+    """Return the settings of khop's log for a process that this one starts, as values for JSON.
+
+    The process passes them to `start_child`.
 
     Args:
         program: module of the process, 'khop.distributed.sampling.worker' for example.
@@ -186,7 +188,7 @@ class TextFormatter(logging.Formatter):
     """
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line, and the traceback of an exception."""
+        """Return a record as one line, and the traceback of its exception."""
         known = _event_of(record)
         origin = [" ".join(str(w) for w in (known["role"], known["number"]) if w is not None)]
         origin += [f"rank {known['rank']}"] if known["rank"] is not None else []
@@ -265,7 +267,7 @@ class _StderrHandler(logging.StreamHandler[TextIO]):
 
 
 def _event_of(record: logging.LogRecord) -> dict[str, Any]:
-    """Return origin, event and fields of a record. Records of plain `logging` have defaults."""
+    """Return origin, event and fields of a log record, with defaults for plain records."""
     return {
         name: getattr(record, name, default)
         for name, default in {**_ORIGIN, "event": None, "fields": {}}.items()
@@ -273,7 +275,7 @@ def _event_of(record: logging.LogRecord) -> dict[str, Any]:
 
 
 def _configure_by(value: str) -> None:
-    """Configure the log by a value of the environment variable `KHOP_LOG`."""
+    """Configure the log by the value of the environment variable `KHOP_LOG`. Bad values: 'info'."""
     first, _, second = value.partition(":")
     json = first == "json"
     try:

@@ -21,7 +21,7 @@ _T = TypeVar("_T", bound=Callable[..., Any])
 
 
 class Option(NamedTuple):
-    """Declaration of an option: default and description. `options_of` adds the type."""
+    """Declaration of a keyword option: default value, description and type."""
 
     default: Any
     doc: str
@@ -30,7 +30,7 @@ class Option(NamedTuple):
 
 @cache
 def options_of(group: Any) -> dict[str, Option]:
-    """Return the options of a group, by name, in the order declared."""
+    """Return the options of a group, a `TypedDict`, by name, in the order of declaration."""
     options = {}
     for name, annotated in get_type_hints(group, include_extras=True).items():
         annotation, option = get_args(annotated)
@@ -59,7 +59,12 @@ def split_options(
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the value of every option of a group, and the arguments that are no options of it.
 
-    Old names of options are accepted, with a warning. Arguments: see `resolved`.
+    Old names of options are accepted, with a warning.
+
+    Args:
+        group: the group, a `TypedDict`.
+        owner: an instance of the class that takes the options, or the name of a function.
+        arguments: the user's keyword arguments.
     """
     named = with_new_names(_name_of(owner), arguments)
     chosen = {name: named.pop(name, option.default) for name, option in options_of(group).items()}
@@ -67,7 +72,12 @@ def split_options(
 
 
 def refuse_unknown(owner: str, names: Iterable[str], known: Iterable[str]) -> None:
-    """Refuse keyword arguments that a class or function does not have.
+    """Check the names of a user's keyword arguments.
+
+    Args:
+        owner: name of the class or function, for the message.
+        names: names of the arguments.
+        known: names that the class or function has.
 
     Raises:
         TypeError: a name is not known. The message suggests a similar known name, or lists all.
@@ -123,7 +133,7 @@ def _entries(options: Mapping[str, Option], indent: str) -> str:
 
 
 def _name_of(owner: object) -> str:
-    """Return the key of an owner of options in `RENAMED`. A subclass has its base's key."""
+    """Return the name of a class or function in the table of renamed options (`RENAMED`)."""
     if isinstance(owner, str):
         return owner
     return next((c.__name__ for c in type(owner).__mro__ if c.__name__ in RENAMED), "")

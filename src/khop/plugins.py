@@ -31,7 +31,7 @@ GROUPS = (
 
 
 class Registry(Generic[T]):
-    """Named plugins for one purpose, such as all sources.
+    """Plugins of one type by name, such as all readers of graph files.
 
     Args:
         group: the group of entry points: 'khop.sources'.
@@ -52,7 +52,7 @@ class Registry(Generic[T]):
         self._named: dict[str, T] = {}
 
     def known(self, name: str) -> T | None:
-        """Return a plugin that is built in or was resolved before, else None. Import nothing."""
+        """Return the plugin `name` if built in or resolved before, else None. Import nothing."""
         return self.builtin.get(name, self._named.get(name))
 
     def resolve(self, name: str) -> T:
@@ -73,11 +73,11 @@ class Registry(Generic[T]):
         return value
 
     def checked(self, value: Any) -> T:
-        """Convert an object to a plugin, or `resolve` a name that this process's user gave."""
+        """Convert an object to a plugin, else raise TypeError. If it is a text, `resolve` it."""
         return self.resolve(value) if isinstance(value, str) else self._check(value)
 
     def installed(self) -> list[str]:
-        """Return the sorted names of installed packages' entry points, and import none of them."""
+        """Return the sorted names of plugins in installed packages. None is imported."""
         return sorted({entry.name for entry in self._entries()})
 
     def module_of(self, name: str) -> str | None:
@@ -92,7 +92,7 @@ class Registry(Generic[T]):
         return None if entry is None else entry.module
 
     def names(self) -> str:
-        """Return a list of all names, for messages."""
+        """Return the names of all plugins as one text, for messages."""
         own = ", ".join(self.builtin) or "none built in"
         return f"{own}; of installed packages ({self.group}): {_listed(self.installed())}"
 
@@ -124,7 +124,7 @@ class Registry(Generic[T]):
             raise TypeError(f"{self.group}: {entry.value!r}{_package_of(entry)} {error}") from None
 
     def _installed(self, name: str) -> EntryPoint | None:
-        """Return the entry point of a name. If no installed package has one, None."""
+        """Return the entry point called `name` of an installed package, or None."""
         entries = {entry.value: entry for entry in self._entries() if entry.name == name}
         if len(entries) > 1:
             raise PluginError(
@@ -147,13 +147,13 @@ class Registry(Generic[T]):
 
 
 def instance_of(base: type[Any]) -> Callable[[Any], Any]:
-    """Return a `check` that accepts an instance of a class. A subclass becomes an instance."""
+    """Return a `check` for `Registry`: it returns an instance of `base`, also for a subclass."""
     subclass = subclass_of(base)
     return lambda value: value if isinstance(value, base) else subclass(value)()
 
 
 def subclass_of(base: type[Any]) -> Callable[[Any], Any]:
-    """Return a `check` that accepts a subclass of a class."""
+    """Return a `check` for `Registry`: it accepts a subclass of `base`."""
 
     def check(value: Any) -> Any:
         is_class = isinstance(value, type)

@@ -69,7 +69,12 @@ class PrivateFolder:
 
     @classmethod
     def open(cls, path: Path) -> PrivateFolder:
-        """Open an existing folder, see `make`."""
+        """Open an existing folder of this user.
+
+        Raises:
+            SecurityError: it is a symbolic link, another user's, or others may write to it.
+            OSError: it does not exist.
+        """
         return cls(path, open_folder(path))
 
     def _check(self) -> None:
@@ -98,7 +103,7 @@ class PrivateFolder:
             self.descriptor = -1
 
     def create(self, name: str, buffering: int = -1) -> IO[bytes]:
-        """Make a file and open it for writing. An old file of this name is removed first."""
+        """Create a file and open it for writing. An old file of this name is removed first."""
         self.unlink(name, missing_ok=True)
         return self._opened(name, "xb", buffering)
 
@@ -130,7 +135,7 @@ class PrivateFolder:
 
     @contextlib.contextmanager
     def _folder_of(self, name: str) -> Iterator[tuple[int, str]]:
-        """Open the folder of a file. Yield its descriptor and the file's name in it."""
+        """Open the folder of file `name`. Yield its descriptor and the last part of `name`."""
         *above, last = PurePosixPath(name).parts
         if ".." in above or last in ("..", "/") or name.startswith("/"):
             raise ValueError(f"'{name}' leads out of '{self.path}'")
@@ -151,12 +156,12 @@ class PrivateFolder:
                 os.mkdir(last, mode, dir_fd=at)
 
     def folder(self, name: str) -> PrivateFolder:
-        """Open a folder inside this one, see `open`."""
+        """Open an existing folder inside this one. Errors are as for `open`."""
         with self._folder_of(name) as (at, last):
             return PrivateFolder(self.path / name, open_folder(last, at, self.path / name))
 
     def size(self, name: str) -> int | None:
-        """Return the size of a file in bytes. If it is missing or would be refused, None."""
+        """Return the size of a file in bytes, or None if it is missing or another user's."""
         with contextlib.suppress(OSError, SecurityError), self._folder_of(name) as (at, last):
             status = os.stat(last, dir_fd=at, follow_symlinks=False)
             _check_file(status, name)
@@ -189,12 +194,12 @@ class PrivateFolder:
             return sorted(entry.name for entry in entries)
 
     def sync(self) -> None:
-        """Wait until the names of all files, also in inner folders, are on the disk."""
+        """Flush the names of all files in the folder, and in its inner folders, to the disk."""
         for _, _, _, descriptor in os.fwalk(".", dir_fd=self.descriptor):
             os.fsync(descriptor)
 
     def publish(self) -> None:
-        """Give the folder the mode of an ordinary new folder, by this process's umask."""
+        """Give the folder the access rights of an ordinary new folder, by this process's umask."""
         probe = f".{token_hex(8)}"
         os.mkdir(probe, dir_fd=self.descriptor)  # the umask is not known without changing it
         mode = os.stat(probe, dir_fd=self.descriptor, follow_symlinks=False).st_mode
@@ -203,7 +208,7 @@ class PrivateFolder:
 
 
 def open_folder(name: str | Path, at: int | None = None, path: Path | None = None) -> int:
-    """Open a folder and return its descriptor. Raise SecurityError for a link or a file.
+    """Open a folder and return its descriptor. Raise SecurityError if it is a link or a file.
 
     Args:
         name: path of the folder, or its name in folder `at`.
@@ -243,7 +248,7 @@ def written_whole(path: Path) -> Iterator[IO[bytes]]:
 
 
 def _refuse_link(error: OSError, path: str) -> None:
-    """Raise SecurityError if a path was not opened because it is a link, or no folder."""
+    """Raise SecurityError if `error` means that `path` is a symbolic link, or no folder."""
     # With O_NOFOLLOW, a link to a folder fails with ENOTDIR, and any other link with ELOOP.
     if error.errno in (errno.ENOTDIR, errno.ELOOP) and os.path.lexists(path):
         entry = "a link" if Path(path).is_symlink() else "no folder"

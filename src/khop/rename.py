@@ -22,7 +22,10 @@ from khop.renames import POSITIONAL, RENAMED, Renamed
 
 
 class _Edit(NamedTuple):
-    """Replacement in a line: the line's number from 1, a range of bytes, and the new text."""
+    """Replacement of text in a line of source code.
+
+    `line` counts from 1. `begin` and `end` are byte offsets in the line.
+    """
 
     line: int
     begin: int
@@ -31,7 +34,7 @@ class _Edit(NamedTuple):
 
 
 def renamed(source: str) -> str:
-    r"""Return source code with new spellings.
+    r"""Return source code with the new spellings of khop's options.
 
     Args:
         source: text of a Python file.
@@ -60,7 +63,7 @@ def renamed(source: str) -> str:
 
 
 def _imported(tree: ast.Module) -> Iterator[tuple[str, str]]:
-    """Yield each name that an import in a module binds, with the full name of its object."""
+    """Yield (name, full name of the object) for each name that the code imports."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
@@ -72,7 +75,7 @@ def _imported(tree: ast.Module) -> Iterator[tuple[str, str]]:
 
 
 def _whole_name(node: ast.expr, names: dict[str, str]) -> str:
-    """Return the full name of an expression, such as 'khop.loader.Labor'. If it has none, ''."""
+    """Return an expression's full name, such as 'khop.loader.Labor', from `names`, or ''."""
     if isinstance(node, ast.Name):
         return names.get(node.id, "")
     if isinstance(node, ast.Attribute):
@@ -120,7 +123,7 @@ def _has_new(value: ast.expr, new: Renamed) -> bool:
 
 
 def _value_edits(value: ast.expr, new: Renamed) -> Iterator[_Edit]:
-    """Yield the change of a value that has a new spelling."""
+    """Yield the replacement of an argument's value, if the value has a new spelling."""
     if isinstance(value, ast.Constant) and _has_new(value, new):
         end, quoted = value.end_col_offset or 0, repr(new.values[value.value])
         if value.end_lineno == value.lineno:

@@ -19,7 +19,7 @@ _HERE = str(Path(__file__).parent) + "/"
 
 
 class Renamed(NamedTuple):
-    """New spelling of an option.
+    """New name of a keyword option, and new spellings of its values.
 
     Attributes:
         name: new name of the option.
@@ -136,7 +136,7 @@ def with_new_names(owner: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def accepts_old_names(called: _F) -> _F:
-    """Decorate a function or class, so that it also accepts keyword arguments by old names."""
+    """Decorate a function or class so that it also accepts old names of keyword arguments."""
     function: Any = vars(called)["__init__"] if isinstance(called, type) else called
 
     @functools.wraps(function)

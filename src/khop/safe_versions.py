@@ -36,13 +36,13 @@ FIRST_SAFE = {
 
 
 def number_of(version: str) -> tuple[int, ...]:
-    """Return a version's numbers: (2, 10, 0) of '2.10.0+cpu'."""
+    """Return the numbers of a version text as a tuple: (2, 10, 0) of '2.10.0+cpu'."""
     release = re.match(r"\d+(\.\d+)*", version)
     return tuple(map(int, release[0].split("."))) if release else ()
 
 
 def check_safe(package: str, version: str, path: str | os.PathLike[str], instead: str = "") -> None:
-    """Refuse to read a file with a version of a package that is not safe.
+    """Check that a package's version reads untrusted files safely, before a file is read.
 
     Args:
         package: name of the package. If `FIRST_SAFE` does not have it, all versions are safe.
@@ -70,7 +70,7 @@ def reads_torch_files() -> bool:
 
 
 def check_torch(path: str | os.PathLike[str], instead: str) -> None:
-    """Refuse to read a file of `torch.save` with an unsafe torch, see `check_safe`."""
+    """Raise SecurityError if torch is too old to read a file safely. `instead` is advice."""
     import torch
 
     check_safe("torch", torch.__version__, path, instead)

@@ -1,4 +1,4 @@
-"""Statistics of loaders: `loader.stats()` returns a `LoaderStats`."""
+"""Public type of loaders' statistics: `loader.stats()` returns a `LoaderStats`."""
 
 from khop.metrics.loader_stats import TRAINER_PHASES, LoaderStats
 

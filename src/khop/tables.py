@@ -15,7 +15,7 @@ Rows = Sequence[tuple[str, str]]
 
 
 def text_table(rows: Rows) -> str:
-    """Return a table as lines of text. Control characters are shown as escapes."""
+    """Return rows (name, value) as lines of text. Control characters are shown as escapes."""
     width = max((len(name) for name, _ in rows), default=0)
     return "\n".join(f"{name:<{width}}  {printable(value)}" for name, value in rows)
 
@@ -52,7 +52,7 @@ def grid(rows: Sequence[Sequence[str]]) -> str:
 
 
 def human_bytes(count: float) -> str:
-    """Format a number of bytes in a unit that fits it."""
+    """Format a number of bytes as text, in the unit that fits."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if count < 1024:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"

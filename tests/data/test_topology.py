@@ -90,6 +90,11 @@ def test_empty():
             "holds id 9 at position 0",
         ),
         ({"edge_index": ([0, 1], [-1]), "input_layout": "CSC"}, IndexError, "holds id -1"),
+        (
+            {"edge_index": ([0, 1], [0]), "input_layout": "CSC", "num_dst": 2},
+            ValueError,
+            "indptr has 1 rows, but num_dst=2",
+        ),
         ({"edge_index": ([0, 9], [0]), "input_layout": "CSC"}, ValueError, "got 0 to 9"),
         ({"edge_index": ([1, 1], [0]), "input_layout": "CSC"}, ValueError, "got 1 to 1"),
         ({"edge_index": ([], [0]), "input_layout": "CSC"}, ValueError, "got none"),

@@ -69,6 +69,21 @@ def test_batches_go_to_the_least_loaded(program):
     assert pool.in_flight == set(keys(0, 2, 3, 4, 5))
 
 
+def test_batches_ahead_stay_with_the_sampler_that_draws_them(program):
+    """They count as its work. A sampler that dies leaves them to the others, as it had them."""
+    pool = make_pool(program, 2)
+    pool.assign(keys(0), keys(1, 2, 3))
+    assert program.asked() == [keys(0), []]
+    assert [process.ahead for process in program.started] == [keys(2), keys(1, 3)]
+    pool.assign(keys(1, 2), keys(4))
+    assert program.asked() == [keys(0, 2), keys(1)]
+    assert [process.ahead for process in program.started] == [keys(2, 4), keys(1, 3)]
+    program.started[0].die()
+    read(pool, 0)
+    assert program.asked()[1] == keys(1, 0, 2)
+    assert program.started[1].ahead == keys(1, 3, 4)
+
+
 def test_an_error_takes_the_place_of_its_batch(program):
     pool = make_pool(program, 1)
     pool.assign(keys(0, 1))

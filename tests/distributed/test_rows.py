@@ -1,12 +1,10 @@
 """Rows by new id: from files at hand, from copies of hot rows, from servers; all at once."""
 
 import contextlib
-import threading
 
 import numpy as np
 import pytest
 
-from khop.channel.control import ControlLine, socket_pair
 from khop.distributed.inference.files import (
     OutputClient,
     RowSpec,
@@ -18,27 +16,12 @@ from khop.distributed.inference.files import (
 from khop.distributed.inference.output_server import OutputHandler
 from khop.distributed.rpc.endpoint import Endpoint
 from khop.distributed.rpc.partition_client import PartitionClient
-from khop.distributed.rpc.partition_server import PartitionServer, RequestHandler
+from khop.distributed.rpc.partition_server import RequestHandler
 from khop.errors import PartitionUnavailableError
 from khop.partition import PartitionFolder
 from khop.sampler.rows.row_fetcher import FetchedRows, PartRows
 from khop.storage.part import Part
-
-
-@contextlib.contextmanager
-def serving(handlers, folder):
-    """Servers in threads: {number: endpoint}."""
-    with contextlib.ExitStack() as stack:
-        endpoints = {}
-        for number, handler in handlers.items():
-            ours, theirs = socket_pair()
-            server = PartitionServer(handler, str(folder / f"s{number}"), None, None)
-            thread = threading.Thread(target=server.serve, args=(ControlLine(theirs),))
-            thread.start()
-            for action in (theirs.close, server.close, thread.join, ours.close):
-                stack.callback(action)
-            endpoints[number] = Endpoint(server.addresses["ipc"])
-        yield endpoints
+from support.cluster.part_servers import serving
 
 
 @pytest.fixture

@@ -81,7 +81,7 @@ def test_reading_while_a_loader_counts():
     for reader in readers:
         reader.start()
     for _ in range(20_000):
-        tally.add((1, 1, 1), 1, 5, (1, 1, 1, 0, 0), made)
+        tally.add((1, 1, 1), 1, 5, (1, 1, 1, 0, 0, 0), made)
     done.set()
     for reader in readers:
         reader.join()

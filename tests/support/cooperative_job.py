@@ -1,4 +1,4 @@
-"""Trainers of cooperative batches; run as those of `support.cluster.jobs`."""
+"""Trainers of cooperative batches. They run like `support.cluster.jobs`."""
 
 import os
 import signal
@@ -27,26 +27,26 @@ Y = torch.arange(NUM) % 3
 
 
 def graph():
-    """The whole graph; the last five nodes are isolated."""
+    """Return the whole graph. The last five nodes are isolated."""
     weight = torch.arange(500).double() / 7
     return Data(x=X, y=Y, edge_index=EDGES, edge_attr=EDGES.t().half(), weight=weight)
 
 
 def model():
-    """The same model for all."""
+    """Return a model with the same parameters on all trainers."""
     torch.manual_seed(7)
     return nn.ModuleList([SAGEConv(4, 8), SAGEConv(8, 8), SAGEConv(8, 3)])
 
 
 def gather(value):
-    """Values of all trainers."""
+    """Return the values of all trainers."""
     found = [None] * dist.get_world_size()
     dist.all_gather_object(found, value)
     return found
 
 
 def join(root, **options):
-    """The loader of this trainer."""
+    """Join the group of trainers, and return this trainer's loader."""
     dist.init_process_group("gloo")
     dataset = DistDataset().load(root, dist.get_rank())
     options = {"batch_size": BATCH, "shuffle": True, "seed": 5, **options}
@@ -54,7 +54,7 @@ def join(root, **options):
 
 
 def job_compare(arguments):
-    """Compare two epochs with those of one process."""
+    """Check two epochs against one process that has the whole graph."""
     loader = join(arguments["root"])
     twin = NeighborLoader(
         graph(),
@@ -74,9 +74,9 @@ def job_compare(arguments):
 
 
 def job_ends_early(arguments):
-    """One is killed in its fourth batch, or leaves the epoch after its second; what others get.
+    """Kill a trainer in its fourth batch, or let it leave early. Return the others' errors.
 
-    None destroys its process groups.
+    It leaves the epoch after its second batch. No trainer destroys its process groups.
     """
     loader, rank = join(arguments["root"], batch_size=2), dist.get_rank()
     done = [Path(arguments["done"] + f".{other}") for other in (0, 1, 2)]
@@ -99,7 +99,7 @@ def job_ends_early(arguments):
 
 
 def compare(batch, whole):
-    """Raise AssertionError unless the trainers' shares are the whole batch."""
+    """Raise AssertionError unless the trainers' parts of a batch are the whole batch."""
     nodes = torch.cat(gather(batch.n_id))
     assert sorted(nodes.tolist()) == sorted(whole.n_id.tolist())
     edges = torch.cat(gather(batch.layers[0].e_id))

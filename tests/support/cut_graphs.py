@@ -1,4 +1,4 @@
-"""Small graphs that are cut in several ways, each of which must write the same folder."""
+"""Small graphs that are partitioned in several ways, each of which must write the same folder."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from khop.partition import GraphSource
 
 
 def files_of(root):
-    """{path: bytes} of all files of a folder."""
+    """Return {path: bytes} of all files of a folder."""
     return {str(p.relative_to(root)): p.read_bytes() for p in root.rglob("*") if p.is_file()}
 
 
 def graph(num_nodes=40, num_edges=300, seed=0):
-    """A homogeneous graph with doubles, loops, isolated nodes, and attributes of all uses."""
+    """Return a graph with parallel edges, loops, isolated nodes, and attributes of all uses."""
     rng = np.random.default_rng(seed)
     ends = rng.integers(max(1, num_nodes // 2), size=(2, num_edges))
     return GraphSource.from_arrays(
@@ -30,7 +30,7 @@ def graph(num_nodes=40, num_edges=300, seed=0):
 
 
 def hetero(seed=0):
-    """Types that have nodes but no edges, edges but few nodes, and nothing at all."""
+    """Return a graph with types that have nodes but no edges, many edges, or nothing at all."""
     rng = np.random.default_rng(seed)
     counts = {"a": 30, "b": 7, "none": 0, "lone": 5}
     edges = {

@@ -1,4 +1,4 @@
-"""All sampling methods, with what they deliver beside nodes and edges, for matrices of tests."""
+"""All sampling methods, with the values that their batches have beside nodes and edges."""
 
 import torch
 
@@ -48,12 +48,12 @@ VALUES = (NORM, WEIGHT, "node_norm", ANEW)
 
 
 def values_of(batch):
-    """{name: value} of what a method can deliver, as far as a homogeneous batch has it."""
+    """Return {name: value} of a method's values that a homogeneous batch has."""
     return {name: batch[name] for name in VALUES if name in batch}
 
 
 def check_same(batches, references, names):
-    """Asserts that batches have what the method delivers, and that of other loaders' batches."""
+    """Check that batches have the values `names`, equal to the reference batches' values."""
     count = 0
     for batch, reference in zip(batches, references, strict=True):
         found, expected = values_of(batch), values_of(reference)

@@ -1,6 +1,6 @@
-"""Devices that thread-parallel kernels are tested on: emulated ones, and a GPU where one is.
+"""Devices on which kernels are tested: emulated ones, and a GPU if there is one.
 
-With an extension built for it, also the sources for GPUs on the CUDA runtime of fake_cuda.
+An extension built with fake_cuda also runs the sources for GPUs on the CPU.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ KINDS = TORCH_KINDS + ["fake"] * HAS_FAKE
 
 
 class _DlTensor(ctypes.Structure):
-    """What a DLPack capsule begins with, as far as the strides."""
+    """Beginning of the structure in a DLPack capsule, up to the strides."""
 
     _fields_ = (
         ("data", ctypes.c_void_p),
@@ -47,10 +47,10 @@ class _DlTensor(ctypes.Structure):
 
 
 class FakeArray:
-    """An array in the memory of a device of the tests' own runtime, which torch knows nothing of.
+    """An array in the memory of a device of the tests' own runtime, unknown to torch.
 
     Args:
-        memory: where it lies.
+        memory: the memory that holds it.
         offset: its first byte there.
         shape: its axes.
         dtype: its NumPy dtype.
@@ -66,21 +66,21 @@ class FakeArray:
 
     @classmethod
     def put(cls, device, array):
-        """A copy of an array of the host."""
+        """Return a copy, on the device, of an array of the host."""
         memory = _native.DeviceMemory.allocate(device, max(1, array.nbytes))
         memory.upload(0, array)
         device.synchronize()
         return cls(memory, 0, array.shape, array.dtype)
 
     def get(self):
-        """A copy for the host."""
+        """Return a copy in the host's memory."""
         assert self.step == 1
         array = np.empty(self.shape, self.dtype)
         self.memory.download(self.offset, array)
         return array
 
     def reshape(self, *shape):
-        """The same entries along other axes."""
+        """Return a view of the same entries with other axes."""
         return FakeArray(self.memory, self.offset, shape, self.dtype)
 
     def __len__(self):
@@ -110,14 +110,14 @@ class FakeArray:
 
 
 def open_device(kind, seed=0):
-    """A device of one of `KINDS`."""
+    """Open a device of one of `KINDS`."""
     if kind in ("cuda", "fake"):
         return _native.cuda_device(0)
     return _native.emulated_device(seed, 4 if kind == "threads" else 1)
 
 
 def put(device, array):
-    """A NumPy array or CPU tensor in the device's memory."""
+    """Copy a NumPy array or CPU tensor to the device's memory, and return the copy."""
     if device.is_cuda and HAS_FAKE:
         return FakeArray.put(device, np.ascontiguousarray(array))
     if device.is_cuda:
@@ -128,27 +128,27 @@ def put(device, array):
 
 
 def empty(device, shape, dtype):
-    """Memory of the device, of a NumPy dtype, that was never written."""
+    """Return an uninitialised array of a NumPy dtype in the device's memory."""
     array = np.full(shape, 77, dtype)
     return put(device, array)
 
 
 def get(array):
-    """What lies in a device's memory, as NumPy array."""
+    """Copy an array of a device to a NumPy array."""
     if isinstance(array, FakeArray):
         return array.get()
     return array.cpu().numpy() if isinstance(array, torch.Tensor) else array
 
 
 def torch_place(device):
-    """Where torch has tensors that a device may use; skips a device that torch knows nothing of."""
+    """Return torch's device for tensors that a device may use. Skips the test if it has none."""
     if device.is_cuda and HAS_FAKE:
         pytest.skip("torch has no tensors in the memory of this device")
     return "cuda" if device.is_cuda else "cpu"
 
 
 def address_of(array):
-    """Where an array lies in a device's memory."""
+    """Return the address of an array in a device's memory."""
     if isinstance(array, FakeArray):
         return array.memory.address + array.offset
     return array.data_ptr() if isinstance(array, torch.Tensor) else array.ctypes.data

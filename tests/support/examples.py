@@ -1,7 +1,7 @@
-"""Examples of docstrings: the names that they take as given, and a runner.
+"""Examples in docstrings: the names that they may use, and a runner.
 
-An example is a doctest in the docstring of a public name. It uses public names of khop without an
-import, as they are named after it, and what `names` adds: a graph, a folder, a device, a port.
+An example is a doctest in the docstring of a public name. It may use public names of khop without
+an import. `names` adds a graph, a folder, a device and a port.
 """
 
 import contextlib
@@ -38,7 +38,7 @@ FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 
 def public():
-    """{'khop.loader.NeighborLoader': it, ...}: all public classes and functions."""
+    """Return {'khop.loader.NeighborLoader': the class, ...} of all public classes and functions."""
     found = {}
     optional = [m for m, needed in OPTIONAL.items() if importlib.util.find_spec(needed)]
     for module in map(importlib.import_module, (*MODULES, *optional)):
@@ -50,14 +50,14 @@ def public():
 
 
 def of(value):
-    """The doctest of a public class or function, without names; None if it has no example."""
+    """Return the doctest of a public class or function. None if it has no example."""
     text = inspect.getdoc(value) or ""
     parsed = doctest.DocTestParser().get_doctest(text, {}, value.__qualname__, None, 0)
     return parsed if parsed.examples else None
 
 
 def make_graph():
-    """Six nodes in a circle, each with edges from the next two; a graph as users have it."""
+    """Return a graph of six nodes in a circle, each with edges from the next two."""
     to = torch.arange(6).repeat_interleave(2)
     return Data(
         x=torch.rand(6, 4),
@@ -68,12 +68,12 @@ def make_graph():
 
 
 def names(path, folder, port):
-    """What examples take as given.
+    """Return the names that examples may use.
 
     Args:
         path: an empty folder.
-        folder: where the graph's only partition is.
-        port: of 127.0.0.1, where a graph server of this folder listens or is to listen.
+        folder: folder of the graph's only partition.
+        port: port of 127.0.0.1 where a graph server of this folder listens, or will.
     """
     return {
         **{name.rpartition(".")[2]: value for name, value in public().items()},
@@ -86,12 +86,12 @@ def names(path, folder, port):
 
 
 def partition(folder):
-    """Writes the graph into a partition folder, as its only part."""
+    """Write the graph into a partition folder, as its only part."""
     RandomPartitioner.from_data(make_graph(), folder, 1).partition()
 
 
 def run(value, given):
-    """Runs the example of a public class or function; AssertionError if it says otherwise."""
+    """Run the example of a public class or function. AssertionError if its output differs."""
     test, report = of(value), io.StringIO()
     test.globs = given
     results = doctest.DocTestRunner(optionflags=FLAGS).run(test, out=report.write)
@@ -101,7 +101,7 @@ def run(value, given):
 
 @contextlib.contextmanager
 def undone():
-    """Undoes what an example has configured, and leaves the job that it has joined."""
+    """Undo what an example in the block has configured, and leave the job that it has joined."""
     identity = dict(log._ORIGIN)
     try:
         yield

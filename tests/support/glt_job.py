@@ -1,4 +1,4 @@
-"""A trainer with a part of arrays, which then partitions with others: RANK PORT PORT FOLDER."""
+"""Trainer with a part of arrays, which then partitions with others: RANK PORT PORT FOLDER."""
 
 import sys
 from pathlib import Path
@@ -10,7 +10,7 @@ from support.glt_parts import EDGES, NUM, X, part_of_arrays
 
 
 def check(batch):
-    """Raise AssertionError unless a batch is what the graph says."""
+    """Raise AssertionError unless a batch agrees with the graph."""
     assert torch.equal(batch.x.view(-1), batch.node.float())
     assert torch.equal(batch.y, batch.node)
     assert torch.equal(batch.edge_attr.view(-1), batch.edge.float())
@@ -37,7 +37,7 @@ def check_rows_of_all(rank):
 
 
 def check_induced(rank, dataset):
-    """Raise AssertionError unless edges come by part, own first, and then by node."""
+    """Raise AssertionError unless edges are ordered by part, own part first, and then by node."""
     seeds = torch.arange(6)
     loader = glt.distributed.DistSubGraphLoader(
         dataset, seeds, [-1], batch_size=6, with_edge=True, collect_features=True

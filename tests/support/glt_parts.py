@@ -1,4 +1,4 @@
-"""A small graph, and its parts as GLT's scripts make them: from tensors."""
+"""A small graph, and its parts as scripts for GraphLearn-for-PyTorch make them: from tensors."""
 
 import torch
 
@@ -10,7 +10,7 @@ X = torch.arange(NUM).float().view(-1, 1)
 
 
 def part_of_arrays(part, book=None):
-    """A part with even or odd nodes, from tensors."""
+    """Return the part with even or odd nodes, made of tensors."""
     owners = torch.arange(NUM) % 2 if book is None else book
     mine = owners[EDGES[0]] == part
     ids = mine.nonzero().view(-1)

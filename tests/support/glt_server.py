@@ -1,4 +1,4 @@
-"""A graph server with a part of arrays and splits, for clients that come and go: RANK PORT."""
+"""Graph server with a part of arrays and splits. Arguments: rank, port. Clients come and go."""
 
 import pickle
 import sys

@@ -1,4 +1,4 @@
-"""Attributes that stop, or end, the process that reads them. Tasks of other processes import it."""
+"""Attributes whose readers stop or are killed. Tasks of other processes import this module."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class HeldFeature(Feature):
 
 
 class DeadlyFeature(Feature):
-    """Attribute whose readers are killed, but for the process that has made it."""
+    """Attribute whose readers are killed, except the process that made it."""
 
     def __init__(self, values):
         super().__init__(values)
@@ -42,7 +42,7 @@ class DeadlyFeature(Feature):
 
 
 class FaultyFeature(Feature):
-    """Attribute that cannot be read."""
+    """Attribute that raises an error when it is read."""
 
     def gather(self, rows, *arguments):
         raise ValueError("row 5 is no number")

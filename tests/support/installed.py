@@ -1,8 +1,8 @@
-"""Packages that are installed for a test: what `pip` leaves of one, in a folder of its own."""
+"""Fake installed packages for tests: the files that `pip` leaves, in a separate folder."""
 
 
 def install(folder, name, entry_points, **modules):
-    """Installs a package as `pip` does: modules, and a folder that lists its entry points."""
+    """Install a package in `folder` as `pip` does: its modules, and a list of its entry points."""
     info = folder / f"{name.replace('-', '_')}-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")

@@ -27,7 +27,7 @@ PACKAGES = (
 
 
 def signature(obj: object) -> str:
-    """Arguments and result as written in the source, without memory addresses of defaults."""
+    """Return arguments and result as in the source, without memory addresses of defaults."""
     makers = (vars(base).get("__init__") for base in getattr(obj, "__mro__", ()))
     maker = next((maker for maker in makers if maker is not None), None)
     if inspect.isclass(obj) and not getattr(maker, "__module__", "").startswith("khop"):
@@ -40,7 +40,7 @@ def signature(obj: object) -> str:
 
 
 def members(owner: type, public: set[type]) -> Iterator[str]:
-    """Public members of a class and of its private bases, with their arguments."""
+    """Yield the public members of a class and of its private bases, with their arguments."""
     if issubclass(owner, enum.Enum):
         yield from (f".{name}" for name in owner.__members__)
         return
@@ -57,7 +57,7 @@ def members(owner: type, public: set[type]) -> Iterator[str]:
 
 
 def exported(module: ModuleType) -> list[str]:
-    """Names of `__all__`, or of a module without it the public names that it defines."""
+    """Return the names of `__all__`, or without it the public names that a module defines."""
     defined = [
         name
         for name, value in vars(module).items()
@@ -67,7 +67,7 @@ def exported(module: ModuleType) -> list[str]:
 
 
 def interface() -> list[str]:
-    """All lines, sorted within each package."""
+    """Return all lines of the interface, sorted within each package."""
     lines = []
     names = [
         (f"khop.{package}.{name}", getattr(module, name))

@@ -1,4 +1,4 @@
-"""The largest messages that a schema allows: a collection as long as it may be, all else short."""
+"""The largest messages that a schema allows: one collection as long as possible, others short."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def largest(kind: type) -> Iterator[Any]:
 
 
 class _Counter:
-    """Numbers the collections of a schema, and says how long each shall be."""
+    """Counter of a schema's collections, which chooses the length of each."""
 
     def __init__(self, long: int = -1, wide: bool = True) -> None:
         self.count = 0

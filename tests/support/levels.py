@@ -1,13 +1,13 @@
-"""Levels of tests: what a test starts and what it does to it.
+"""Levels of tests: which processes a test starts, and whether it kills them.
 
-- `unit`: no process is started; a test that starts one fails.
-- `process`: real processes, which end as they should.
+- `unit`: no process is started. A test that starts one fails.
+- `process`: real processes, which end normally.
 - `fault`: processes are killed, stopped or crash, or networks between them are cut.
 - `soak`: random inputs or faults for half a minute and more.
 
-The table gives the level of a folder or file, of the longest path that fits. A test of another
-level than its file's has the mark itself, and one that is given `{"worker_type": "process"}` as a
-parameter is of level `process` wherever it lies.
+The table has the level of a folder or file. The longest path that fits counts. A test of another
+level than its file has the mark itself. A test with the parameter `{"worker_type": "process"}` is
+of level `process` in any file.
 """
 
 import contextlib
@@ -60,14 +60,14 @@ TABLE = {
 
 
 def of_path(file, root):
-    """Level of a file in the folder of tests `root`."""
+    """Return the level of a file in the folder of tests `root`."""
     path = file.relative_to(root).as_posix()
     level_of = {key: level for level, keys in TABLE.items() for key in keys}
     return level_of[max((key for key in level_of if f"{path}/".startswith(_prefix(key))), key=len)]
 
 
 def may_have_units(file, root):
-    """True for a file whose tests are of level `unit`, or marked so."""
+    """Return True for a file whose tests are of level `unit`, or marked so."""
     return of_path(file, root) == "unit" or "mark.unit" in file.read_text()
 
 
@@ -76,15 +76,15 @@ def _prefix(key):
 
 
 def of_test(item):
-    """Level of a collected test."""
+    """Return the level of a collected test."""
     return next(mark.name for mark in item.iter_markers() if mark.name in LEVELS)
 
 
 def mark(items, root):
-    """Marks each collected test with its level.
+    """Mark each collected test with its level.
 
     Args:
-        items: what pytest has collected.
+        items: the tests that pytest has collected.
         root: folder of tests.
 
     Raises:
@@ -105,7 +105,7 @@ def _has_worker_processes(item):
 
 @contextlib.contextmanager
 def no_processes():
-    """Fails a test that starts a process in the block by subprocess, os or multiprocessing."""
+    """Fail a test that starts a process in the block by subprocess, os or multiprocessing."""
 
     def refuse(*_args, **_kwargs):
         pytest.fail("a unit test starts a process: mark it 'process' or see support/levels.py")

@@ -1,4 +1,7 @@
-"""A training with Lightning: FOLDER OUT KIND DEVICES. Writes what each trainer has seen."""
+"""Training with Lightning, which writes each trainer's batches to a file.
+
+Arguments: partition folder, folder of results, kind of training, number of devices.
+"""
 
 import sys
 

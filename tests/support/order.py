@@ -7,12 +7,12 @@ from support import durations
 
 
 def arrange(items, seed=None):
-    """Sorts tests in place.
+    """Sort tests in place, by file.
 
     Args:
-        items: what pytest has collected.
-        seed: of the order of files. If None, those that take longest come first: at the end there
-            is something short for everyone.
+        items: the tests that pytest has collected.
+        seed: seed of a random order of files. If None, the slowest files come first, so that short
+            ones fill the end.
     """
     files = sorted({item.path for item in items})
     if seed is None:

@@ -1,6 +1,6 @@
-"""Programs of tests that run in processes of their own.
+"""Start of the tests' programs in separate processes.
 
-A program is a module that is run with `python -m`: it finds `support`, whatever starts it.
+A program is a module that is run with `python -m`. It can import `support`.
 """
 
 import os
@@ -12,15 +12,15 @@ TESTS = Path(__file__).parents[1]
 
 
 def environment(**variables):
-    """Environment of a child that imports what this process does, and modules of tests.
+    """Return the environment of a child that imports what this process does, and tests' modules.
 
     Args:
-        **variables: set in addition.
+        **variables: variables that are set in addition.
     """
     path = [str(TESTS), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(path), **variables}
 
 
 def command(program, *arguments):
-    """Command line of a program, given as the name of its module."""
+    """Return the command line of a program, which is the name of its module."""
     return [sys.executable, "-m", program, *map(str, arguments)]

@@ -1,4 +1,4 @@
-"""A program that uses all that programs may ask of a graph, for tests of what it gets.
+"""Program (sampling method in Python) that uses all that programs may request of a graph.
 
 `smallest` draws the same in plain Python.
 """
@@ -21,7 +21,10 @@ PROGRAM_HOP = 0xFFFFFFFC
 @register
 @dataclass(frozen=True)
 class Smallest(ProgramMethod):
-    """From each row the k neighbours of smallest word, each node anew in every hop."""
+    """Program that takes the k neighbours of smallest random word of each row.
+
+    Nodes get new words in every hop.
+    """
 
     name: ClassVar[str] = "test-smallest"
     edge_values: ClassVar[tuple[str, ...]] = ("edge_norm",)
@@ -67,7 +70,7 @@ class Smallest(ProgramMethod):
 @register
 @dataclass(frozen=True)
 class OneHop(ProgramMethod):
-    """The seeds and one neighbour of each, with all edges among them."""
+    """Program that takes the seeds and one neighbour of each, with all edges among them."""
 
     name: ClassVar[str] = "test-one-hop"
     subgraph_type: ClassVar[str | None] = "induced"
@@ -81,13 +84,13 @@ class OneHop(ProgramMethod):
 
 
 def word_of(key, node):
-    """Returns the word of a node's original id."""
+    """Return the random word of a node's original id."""
     low, high = itertools.islice(oracle.words(key, node), 2)
     return low | high << 32
 
 
 def smallest(edge_index, seeds, fanout, hops, run_key, batch):
-    """Returns nodes, and (neighbour, node, edge) of each hop, of a homogeneous graph."""
+    """Return nodes, and (neighbour, node, edge) of each hop, as `Smallest` draws them."""
     nodes, layers = [int(s) for s in seeds], []
     for hop in range(hops):
         place = oracle.step_key(run_key, batch, PROGRAM_HOP, PURPOSE)

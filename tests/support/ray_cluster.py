@@ -1,4 +1,4 @@
-"""A local Ray cluster of two node processes with a CPU each, on loopback alone."""
+"""A local Ray cluster of two node processes with one CPU each, on loopback."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NODE = {"num_cpus": 1, "object_store_memory": 100 << 20, "node_ip_address": "12
 
 @contextlib.contextmanager
 def started():
-    """Starts a cluster, which RAY_ADDRESS names meanwhile; skips the test where Ray is missing."""
+    """Start a cluster, which RAY_ADDRESS names in the block. Skip the test without Ray."""
     if importlib.util.find_spec("ray") is None:
         pytest.skip("needs Ray: pip install 'khop[ray]'")
     # Names of sockets below it must be short.
@@ -48,5 +48,5 @@ def started():
 
 
 def add_node(cluster):
-    """Adds a node process and returns it."""
+    """Add a node process to the cluster, and return it."""
     return cluster.add_node(**_NODE)

@@ -1,4 +1,4 @@
-"""Row stores of tests: rows that are functions of their id, and come when the test says so."""
+"""Row stores for tests: a row is a function of its id, and comes when the test says so."""
 
 import os
 import sqlite3
@@ -13,7 +13,7 @@ WIDTH = 3
 
 
 def rows_of(ids):
-    """[n, 3] float32 rows of ids."""
+    """Return the [n, 3] float32 rows of ids."""
     ids = np.asarray(ids, np.int64)
     return np.stack([ids, ids**2 % 97, -ids], axis=1).astype(np.float32)
 
@@ -41,7 +41,7 @@ class HeldRows(RowStore):
 
 
 class ReapedRows(HeldRows):
-    """Rows whose end an eventfd reports, as io_uring does: only `reap` completes tickets."""
+    """Rows whose reads end with an eventfd, as with io_uring: only `reap` completes tickets."""
 
     def __init__(self, num_rows=100):
         super().__init__(num_rows, os.eventfd(0, os.EFD_NONBLOCK))
@@ -64,9 +64,9 @@ class ReapedRows(HeldRows):
 
 
 class ThreadRows(RowStore):
-    """Rows that threads read. What they do depends on files in a folder, by which tests speak.
+    """Rows that threads read, controlled by files in a folder.
 
-    - `hold-<id>`: a read of this id waits until the file is gone. `held-<id>` says that it does.
+    - `hold-<id>`: a read of this id waits until the file is gone. `held-<id>` shows that it waits.
     - `fail-<id>`: a read of this id raises sqlite3.OperationalError.
 
     Each process that opens the store leaves a file `opened-<process id>`.
@@ -100,7 +100,7 @@ class ThreadRows(RowStore):
 
 
 class WrongRows(ThreadRows):
-    """Rows of another shape in all processes but the first that opens the store."""
+    """Rows that have another shape in all processes but the first that opens the store."""
 
     def __init__(self, folder, num_rows):
         if any(Path(folder).glob("opened-*")):

@@ -1,4 +1,4 @@
-"""Programs of `scripts`, as modules: they have no ending that Python would import."""
+"""Programs of `scripts`, as modules: their files have no ending that Python would import."""
 
 import importlib.machinery
 import importlib.util
@@ -11,7 +11,7 @@ SCRIPTS = Path(__file__).parents[2] / "scripts"
 
 
 def load(name):
-    """The module of a script; skips where khop is tested without its repository."""
+    """Return the module of a script. Skip the test where khop is tested without its repository."""
     path = SCRIPTS / name
     if not path.exists():
         pytest.skip("khop is tested without its repository")

@@ -22,7 +22,7 @@ from khop.sampler import Labor, NeighborSampler
 
 
 def accepted() -> None:
-    """Call loaders with options that they have."""
+    """Call distributed loaders with options that they have."""
     DistNeighborLoader(None, [2], batch_size=3, seed=1, weight_attr="weight")
     DistLinkNeighborLoader(None, [2], neg_sampling="binary", shuffle=True, device="cuda")
     DistClusterLoader(None, batch_size=2, with_edge=False)
@@ -51,7 +51,7 @@ def accepted_in_memory(data: Data) -> None:
 
 
 def refused() -> None:
-    """Call loaders with others; an ignored error that is none is an error, too."""
+    """Call loaders with wrong options. An ignored error that does not occur is an error, too."""
     DistNeighborLoader(None, [2], nonsense=3)  # type: ignore[call-arg]
     DistNeighborLoader(None, [2], batch_size="3")  # type: ignore[arg-type]
     DistNeighborLoader(None, [2], None, 3)  # type: ignore[call-arg,arg-type]
@@ -68,7 +68,7 @@ def refused() -> None:
 
 
 def refused_in_memory(data: Data) -> None:
-    """Make a user's mistakes: names, types and values of arguments, methods that there are not."""
+    """Make users' mistakes: wrong names, types and values of arguments, and unknown methods."""
     NeighborLoader(data, "abc")  # type: ignore[arg-type]
     NeighborLoader(data, [2], bach_size=3)  # type: ignore[call-arg]
     NeighborLoader(data, [2], batch_size="3")  # type: ignore[arg-type]

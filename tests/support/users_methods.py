@@ -1,4 +1,4 @@
-"""Methods as users write them, each with the same in plain Python, and some that do it wrong."""
+"""Sampling methods as users write them, each with a reference in plain Python, and wrong ones."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -20,7 +20,10 @@ OF_SAMPLES, OF_NEIGHBORS, OF_TRANSITS = 1, 2, 3
 @register
 @dataclass(frozen=True)
 class TopDegree(StepMethod):
-    """From each node the neighbours that have most neighbours themselves; new nodes go on."""
+    """Method that takes, from each node, the neighbours with most neighbours.
+
+    New nodes are the next frontier.
+    """
 
     needs_degrees: ClassVar[bool] = True
 
@@ -40,7 +43,7 @@ class TopDegree(StepMethod):
 @register
 @dataclass(frozen=True)
 class LayerImportance(StepMethod):
-    """Layers of nodes, drawn by their number of edges to the layer before, with replacement."""
+    """Method that draws layers by number of edges to the layer before, with replacement."""
 
     sampling_type: ClassVar[Literal["individual", "collective"]] = "collective"
     edge_values: ClassVar[tuple[str, ...]] = ("edge_norm",)
@@ -71,7 +74,7 @@ class LayerImportance(StepMethod):
 @register
 @dataclass(frozen=True)
 class Walks(StepMethod):
-    """Random walks from the seeds, that go on separately where they meet."""
+    """Method that follows random walks from the seeds, which stay separate where they meet."""
 
     length: Annotated[int, Between(1, 100)]
 
@@ -94,7 +97,7 @@ class Walks(StepMethod):
 @register
 @dataclass(frozen=True)
 class Shared(StepMethod):
-    """From each node the neighbours of smallest word; each neighbour has one word."""
+    """Method that takes, from each node, the neighbours of smallest word. A node has one word."""
 
     fanout: Annotated[int, Between(1, 100)]
     repeated: bool = False
@@ -116,7 +119,7 @@ class Shared(StepMethod):
 @register
 @dataclass(frozen=True)
 class Wrong(StepMethod):
-    """What its fields say."""
+    """Method that does the wrong thing that its fields name."""
 
     mistake: str
 
@@ -148,7 +151,7 @@ class Wrong(StepMethod):
 @register
 @dataclass(frozen=True)
 class WrongValues(Wrong):
-    """Values of edges that are none."""
+    """Method that delivers invalid values of edges."""
 
     edge_values: ClassVar[tuple[str, ...]] = ("edge_norm",)
 
@@ -161,7 +164,7 @@ class WrongValues(Wrong):
 @register
 @dataclass(frozen=True)
 class Raises(StepMethod):
-    """Raises as long as a file is there, in the batch of a node."""
+    """Method that raises an error in the batch of a node as long as a file exists."""
 
     file: str
     node: int
@@ -182,7 +185,7 @@ class Raises(StepMethod):
 
 
 def rows_of(edge_index):
-    """{node: [(edge, neighbour), ...]} in the order of the edges."""
+    """Return {node: [(edge, neighbour), ...]} in the order of the edges."""
     rows = {}
     for edge, (u, v) in enumerate(edge_index.T.tolist()):
         rows.setdefault(v, []).append((edge, u))
@@ -190,14 +193,14 @@ def rows_of(edge_index):
 
 
 def key_of(run_key, batch, purpose, step, index=0):
-    """The key of a step's words."""
+    """Return the key of a step's random words."""
     return oracle.step_key(oracle.step_key(run_key, batch, PROGRAM_HOP, purpose), 0, step, index)
 
 
 def add(nodes, hop):
-    """Adds a hop's edges, (neighbour, node, edge), for each node in turn; returns them.
+    """Add a hop's edges, (neighbour, node, edge), for each node in turn. Return the new nodes.
 
-    Seeds that are there twice have their edges twice.
+    Repeated seeds have their edges twice.
     """
     hop = [edge for v in nodes for edge in hop if edge[1] == v]
     for u, _, _ in hop:
@@ -206,7 +209,7 @@ def add(nodes, hop):
 
 
 def top_degree(rows, seeds, method, run_key, batch):
-    """What `TopDegree` draws: nodes, and (neighbour, node, edge) of each hop."""
+    """Return what `TopDegree` draws: nodes, and (neighbour, node, edge) of each hop."""
     nodes, hops, new = list(seeds), [], dict.fromkeys(seeds)
     for _ in range(method.hops):
         known, hop = len(nodes), []
@@ -219,7 +222,7 @@ def top_degree(rows, seeds, method, run_key, batch):
 
 
 def layer_importance(rows, seeds, method, run_key, batch):
-    """What `LayerImportance` draws, with the edges' norms."""
+    """Return what `LayerImportance` draws, with the edges' norms."""
     nodes, hops, norms = list(seeds), [], []
     for layer in range(method.layers):
         entries = [(u, v, edge) for v in dict.fromkeys(nodes) for edge, u in rows.get(v, [])]
@@ -234,7 +237,7 @@ def layer_importance(rows, seeds, method, run_key, batch):
 
 
 def walks(rows, seeds, method, run_key, batch):
-    """What `Walks` draws."""
+    """Return what `Walks` draws."""
     nodes, hops = list(seeds), []
     walkers = list(dict.fromkeys(seeds))
     for step in range(method.length):
@@ -250,7 +253,7 @@ def walks(rows, seeds, method, run_key, batch):
 
 
 def shared(rows, seeds, method, run_key, batch):
-    """What `Shared` draws."""
+    """Return what `Shared` draws."""
     nodes, key = list(seeds), key_of(run_key, batch, OF_NEIGHBORS, 0)
     hop = []
     for v in dict.fromkeys(nodes):

@@ -1,4 +1,4 @@
-"""Tests that need a version of PyG or torch: the oldest supported ones run all others."""
+"""Skips of tests that need a version of PyG or torch. The oldest supported ones run all others."""
 
 import pytest
 import torch_geometric
@@ -23,7 +23,7 @@ reading_torch_files = pytest.mark.skipif(
 
 
 def refused_for_its_version(error):
-    """Whether an error is that of a reader which refuses torch for its version."""
+    """Return True if an error is of a reader that refuses torch's version."""
     return (
         not reads_torch_files()
         and isinstance(error, SecurityError)

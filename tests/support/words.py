@@ -93,14 +93,14 @@ class Finding:
 
 
 def plain(text: str) -> str:
-    """Text without code spans, addresses and markup, each of which counts as one word."""
+    """Return text where each code span, address and markup counts as one word."""
     text = re.sub(r"!?\[([^\]]*)\]\([^)]*\)", r"\1", text)
     text = re.sub(r"(\{[a-z:]+\})?``[^`]+``|(\{[a-z:]+\})?`[^`]+`", "CODE", text)
     return re.sub(r"https?://\S+", "CODE", text)
 
 
 def sentences(text: str) -> Iterator[tuple[int, str]]:
-    """Sentences of a paragraph, each with the offset of its first character."""
+    """Yield the sentences of a paragraph, each with the offset of its first character."""
     start = 0
     for end in re.finditer(r"(?<=[a-zA-Z0-9)`'\"*])[.!?:](?=\s+[A-Z`*\"(]|\s*$)|:\s", text):
         yield start, text[start : end.end()]
@@ -123,7 +123,7 @@ def check_text(path: Path, line: int, paragraph: str) -> Iterator[Finding]:
 
 
 def paragraphs(text: str, first: int) -> Iterator[tuple[int, str]]:
-    """Paragraphs of running text with their first lines, without code, tables and headings."""
+    """Yield paragraphs of running text with their first lines, without code, tables, headings."""
     block: list[str] = []
     start = first
     fenced = False

@@ -82,7 +82,7 @@ def toolkit_of(folder: Path) -> str | None:
     """Return the CUDA compiler of a build with its version: '13.0.48, /usr/local/cuda/bin/nvcc'.
 
     Args:
-        folder: of the build.
+        folder: folder of the build.
     """
     for file in sorted(folder.glob("CMakeFiles/*/CMakeCUDACompiler.cmake")):
         text = file.read_text()

@@ -84,10 +84,10 @@ class StepTime(NamedTuple):
 
 
 def launches_in(trace: Mapping[str, Any]) -> list[Launch]:
-    """Return what a GPU did, in order.
+    """Return the kernels and copies that a GPU ran, in order.
 
     Args:
-        trace: of torch's profiler, as it exports it for Chrome.
+        trace: trace of torch's profiler, as it exports it for Chrome.
     """
     result = [
         Launch(event["name"], float(event["ts"]), float(event["dur"]), event["cat"] == "kernel")
@@ -101,7 +101,7 @@ def named_steps(launches: Iterable[Launch]) -> list[tuple[str, Launch]]:
     """Return each launch with the step of the model that it belongs to.
 
     Args:
-        launches: of some batches, in order.
+        launches: kernels and copies of some batches, in order.
     """
     hop, after, result = 1, "", []
     for launch in launches:
@@ -124,7 +124,7 @@ def named_steps(launches: Iterable[Launch]) -> list[tuple[str, Launch]]:
 
 
 def _short(name: str) -> str:
-    """Return the step of a kernel of khop's, 'CheckRows', or the beginning of another's name."""
+    """Return the model's step of a khop kernel ('CheckRows'), or the beginning of another name."""
     inner = _TEMPLATE.search(name)
     return inner[1] if inner is not None and "khop" in name else name[:60]
 
@@ -135,9 +135,9 @@ def compare(
     """Return the steps of a batch in the model's order, then unknown ones.
 
     Args:
-        launches: of all batches, in order.
+        launches: kernels and copies of all batches, in order.
         num_batches: how many batches there were.
-        predictions: of batches like these.
+        predictions: the model's predictions for batches like these.
     """
     count: Counter[str] = Counter()
     took: dict[str, float] = {}
@@ -167,7 +167,7 @@ def lines(steps: Sequence[StepTime]) -> list[str]:
     """Return a Markdown table of steps.
 
     Args:
-        steps: of a batch.
+        steps: steps of a batch, with their times.
     """
     cells = [("step", "launches", "us", "model: launches", "us", "ratio")]
     for step in steps:
@@ -191,9 +191,9 @@ def totals(
     """Return microseconds per batch: in kernels, from the first to the last, and the model's.
 
     Args:
-        launches: of all batches, in order.
+        launches: kernels and copies of all batches, in order.
         num_batches: how many batches there were.
-        predictions: of batches like these.
+        predictions: the model's predictions for batches like these.
 
     Returns:
         `busy`, `span` with gaps, copies and the host's wait, and `model`. `gap` is the median of
@@ -274,7 +274,7 @@ def measure_gather(test_device: Place, mode: str) -> dict[str, Any]:
 
     Args:
         test_device: the device.
-        mode: of the table: 'CUDA' or 'ZERO_COPY'.
+        mode: memory of the table: 'CUDA' or 'ZERO_COPY'.
     """
     factor = 1 if test_device.is_cuda else _EMULATED
     table = np.ones((2_450_000 // factor, _COLUMNS), np.float32)

@@ -22,7 +22,7 @@ def bench_small(stage: Stage) -> None:
 
 
 def graph(stage: Stage) -> None:
-    """Make the graph that later stages measure on, or find it in the cache."""
+    """Make the graph on which later stages measure, or find it in the cache."""
     code = (
         "import sys; from pathlib import Path; from khop_bench.graphs import Graphs; "
         "print(Graphs(Path(sys.argv[1]), float(sys.argv[2])).products())"

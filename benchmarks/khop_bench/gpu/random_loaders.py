@@ -41,7 +41,7 @@ def random_data(rng: np.random.Generator) -> Data:
     """Return a graph with hubs, weights and attributes of some type and width.
 
     Args:
-        rng: determines it.
+        rng: generator that determines it.
     """
     count = int(rng.choice([3, 50, 2000, 20_000]))
     num_edges = int(count * rng.integers(1, 20))
@@ -63,7 +63,7 @@ def random_options(rng: np.random.Generator, data: Data) -> dict[str, Any]:
     """Return arguments of a loader: seeds, fan-outs and how it draws.
 
     Args:
-        rng: determines them.
+        rng: generator that determines them.
         data: the graph.
     """
     count = int(data.num_nodes or 0)
@@ -86,8 +86,8 @@ def random_device_options(rng: np.random.Generator, num_nodes: int) -> DeviceOpt
     """Return where graph and attributes lie, and whether batches are recorded.
 
     Args:
-        rng: determines them.
-        num_nodes: of the graph.
+        rng: generator that determines them.
+        num_nodes: number of nodes of the graph.
     """
     mode = str(rng.choice(["CUDA", "ZERO_COPY", "CPU"]))
     return DeviceOptions(
@@ -103,8 +103,8 @@ def difference(device_batch: Data, host_batch: Data) -> str | None:
     """Return the difference of two batches. If they are the same, None.
 
     Args:
-        device_batch: of the device.
-        host_batch: of the CPU.
+        device_batch: batch that the device made.
+        host_batch: batch that the CPU made.
     """
     a, b = device_batch.to_dict(), host_batch.to_dict()
     if list(a) != list(b):
@@ -124,7 +124,7 @@ def surroundings(rng: np.random.Generator, device: str) -> Iterator[None]:
     """Work on some stream beside large kernels, with or without memory to spare.
 
     Args:
-        rng: determines them.
+        rng: generator that determines them.
         device: 'cuda', or another, where nothing is done.
     """
     if device != "cuda":
@@ -150,7 +150,7 @@ def large_kernel(rng: np.random.Generator, device: str) -> None:
     """Launch a matrix product on the current stream, half of the times.
 
     Args:
-        rng: determines whether.
+        rng: generator that decides whether.
         device: 'cuda', or another, where nothing is done.
     """
     if device == "cuda" and rng.random() < 0.5:
@@ -162,7 +162,7 @@ def compare(loader_number: int, device: str) -> str | None:
     """Load an epoch on the CPU and on a device. Return the difference, or None.
 
     Args:
-        loader_number: of the loader.
+        loader_number: number that determines the loader's options.
         device: 'cuda' or 'emulated'.
     """
     rng = np.random.default_rng(loader_number)

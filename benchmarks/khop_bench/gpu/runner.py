@@ -80,10 +80,10 @@ class Stage:
     """A stage while it runs.
 
     Args:
-        name: of the stage, and of its file.
-        options: of the check.
-        seconds: that it may take.
-        environment: of its commands.
+        name: name of the stage, and of its file.
+        options: options of the check.
+        seconds: time that it may take.
+        environment: environment variables of its commands.
 
     Attributes:
         name, options: as passed.
@@ -120,7 +120,7 @@ class Stage:
         """Run a command, and end all that it has started when the time is over.
 
         Args:
-            name: of the step.
+            name: name of the step.
             command: its words.
             limit: seconds, at most what is left of the stage.
             environment: variables beside the stage's.
@@ -213,7 +213,7 @@ def environment_of(base: Mapping[str, str]) -> dict[str, str]:
     Where the checkout has no extension, khop is the one that is installed.
 
     Args:
-        base: as `os.environ`.
+        base: environment variables, such as `os.environ`.
     """
     is_built = any((ROOT / "src" / "khop").glob("_native*.so"))
     source = str(ROOT / "src") if is_built else ""
@@ -234,8 +234,8 @@ def run_stages(
 
     Args:
         stages: {name: (what it does, seconds that it may take)}.
-        options: of the check.
-        environment: of the commands.
+        options: options of the check.
+        environment: environment variables of the commands.
     """
     begin = time.monotonic()
     done = []

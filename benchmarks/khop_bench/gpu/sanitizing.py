@@ -56,7 +56,7 @@ def sanitize(stage: Stage, tool: str, options: Sequence[str], tests: Sequence[st
     Args:
         stage: the stage.
         tool: name of the tool.
-        options: of the tool.
+        options: options of the tool.
         tests: as pytest names them.
     """
     fixed = ["--tool", tool, "--error-exitcode", str(FOUND), "--print-limit", str(_PRINTED)]

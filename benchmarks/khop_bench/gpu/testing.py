@@ -71,5 +71,5 @@ def pytest(stage: Stage, maxfail: int = 20) -> list[str]:
 
 
 def there(tests: Sequence[str]) -> list[str]:
-    """Return the tests, as pytest names them, whose files exist."""
+    """Return the tests, by pytest's names, whose files exist in this checkout."""
     return [test for test in tests if (ROOT / test.partition("::")[0]).exists()]

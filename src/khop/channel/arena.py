@@ -46,7 +46,7 @@ def create_memory(nbytes: int, name: str = "khop") -> int:
 
 
 def map_memory(descriptor: int) -> mmap.mmap:
-    """Map a whole memfd. The mapping outlives the descriptor and ends with its last view.
+    """Map all of a memfd. The mapping outlives the descriptor and ends with its last view.
 
     Raises:
         ProtocolError: the memory is not of a fixed size. Access to a page that was removed from a
@@ -71,7 +71,9 @@ def advise_huge_pages(mapping: mmap.mmap) -> None:
 
 
 class SlotAllocator:
-    """First-fit allocator of a range of bytes. Low offsets come first: they have pages already.
+    """First-fit allocator of slots in a range of bytes.
+
+    Low offsets come first: the system has allocated their pages already.
 
     Args:
         capacity: size of the range in bytes.
@@ -101,7 +103,11 @@ class SlotAllocator:
         return None
 
     def free(self, offset: int) -> None:
-        """Free a slot. Raise KeyError if it is not in use."""
+        """Free the slot at `offset`.
+
+        Raises:
+            KeyError: no slot in use begins there.
+        """
         begin, end = offset, offset + self._taken.pop(offset)
         i = bisect.bisect(self._free, (begin, end))
         if i < len(self._free) and self._free[i][0] == end:
@@ -113,7 +119,7 @@ class SlotAllocator:
 
 
 class ArenaWriter:
-    """Writer side of an arena. Runs in the sampler.
+    """Writer side of an arena (shared memory with a slot per batch). Runs in the sampler.
 
     Args:
         descriptor: the arena's memfd.
@@ -124,14 +130,17 @@ class ArenaWriter:
         self._slots = SlotAllocator(len(self._memory))
 
     def allocate(self, nbytes: int) -> tuple[int, memoryview] | None:
-        """Return offset and memory of a new slot, or None if no free range is large enough."""
+        """Return offset and memory of a new slot of `nbytes` bytes.
+
+        None if no free range is large enough.
+        """
         offset = self._slots.allocate(nbytes)
         if offset is None:
             return None
         return offset, self._memory[offset : offset + nbytes]
 
     def free(self, offset: int) -> None:
-        """Free a slot that the trainer no longer uses."""
+        """Free the slot at `offset`, which the trainer no longer uses."""
         self._slots.free(offset)
 
     def lock_pages(self, device: _native.Device) -> _native.LockedPages:
@@ -140,7 +149,7 @@ class ArenaWriter:
 
 
 class Lease:
-    """Owner of arrays over a slot's bytes. `release` is called when the last array is collected."""
+    """Owner of a slot's bytes while arrays use them. `release` is called after the last array."""
 
     _release: Callable[[], None] | None = None
 
@@ -162,7 +171,7 @@ class Lease:
 
 
 class ArenaReader:
-    """Reader side of an arena. Runs in the trainer.
+    """Reader side of an arena (shared memory with a slot per batch). Runs in the trainer.
 
     Args:
         descriptor: the arena's memfd.
@@ -183,7 +192,7 @@ class ArenaReader:
 
     @property
     def bytes_leased(self) -> int:
-        """Bytes of slots that arrays still use."""
+        """Bytes of the slots that arrays still use, so that they cannot be freed."""
         while self._returned:
             self._leased -= self._returned.popleft()
         return self._leased

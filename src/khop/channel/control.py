@@ -38,7 +38,7 @@ _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE | fcntl.F_
 
 
 class Op(enum.IntEnum):
-    """Operation of a message."""
+    """Operation of a message on a control line: its first byte."""
 
     # trainer -> process
     CONFIG = 1  # JSON; the process's memory
@@ -76,7 +76,7 @@ MAKE_HEADER = struct.Struct("<QQQQ")  # request id (as the epoch), batch index, 
 
 
 class Message(NamedTuple):
-    """A received message."""
+    """Message received on a control line: operation, payload and file descriptors."""
 
     op: Op
     payload: bytes
@@ -93,7 +93,7 @@ class Message(NamedTuple):
         return content
 
     def integers(self, *names: str) -> list[int | None]:
-        """Return the values of some fields of the JSON payload: integers or None.
+        """Return the values of the fields `names` of the JSON payload. A missing field is None.
 
         Raises:
             ProtocolError: a field has a value of another type.
@@ -128,7 +128,7 @@ def socket_pair() -> tuple[socket.socket, socket.socket]:
 
 
 class _Frame(NamedTuple):
-    """A message as it is sent.
+    """Message in the form in which it is sent.
 
     Attributes:
         data: the bytes sent through the socket.
@@ -174,7 +174,7 @@ class _Frame(NamedTuple):
 
 
 class ControlLine:
-    """One end of a control line.
+    """One end of a control line: the socket between a trainer and a process that it started.
 
     Args:
         end: the socket, which becomes non-blocking.
@@ -200,7 +200,7 @@ class ControlLine:
             descriptors: files to pass along, at most eight. They stay open in this process.
 
         Raises:
-            ConnectionError: the other side is gone.
+            ConnectionError: the other process has closed its end or has ended.
             ValueError: the payload is too long, or there are too many descriptors.
             OSError: no memory or descriptor is left for a large payload.
         """
@@ -227,7 +227,7 @@ class ControlLine:
             poller.poll()
 
     def send_json(self, op: Op, content: dict[str, Any], descriptors: Sequence[int] = ()) -> None:
-        """Send a JSON object."""
+        """Send a message whose payload is a JSON object. Errors: as `send`."""
         self.send(op, json.dumps(content).encode(), descriptors)
 
     def post(self, op: Op, payload: bytes) -> None:
@@ -259,7 +259,7 @@ class ControlLine:
             del self._flusher["flush"]
 
     def _send_unsent(self) -> bool:
-        """Send posted messages. Return False if the socket is full."""
+        """Send posted messages in order. Return False if the socket is full before the last one."""
         try:
             while self._unsent:
                 self._unsent[0].send_to(self._socket)
@@ -272,7 +272,7 @@ class ControlLine:
         return True
 
     def was_interrupted(self) -> bool:
-        """Return whether a signal handler's exception (Ctrl-C) has ended a flush of this thread.
+        """Return True if an exception of a signal handler (Ctrl-C) ended a flush of this thread.
 
         The line then sends nothing more: a message could be sent twice. Call outside a flush.
         """
@@ -283,7 +283,7 @@ class ControlLine:
         """Return the next message, or None if none has arrived.
 
         Raises:
-            EOFError: the other side is gone.
+            EOFError: the other process has closed its end or has ended.
             ProtocolError: the operation is unknown, or the message or its descriptors did not
                 arrive whole. Descriptors that arrived are closed.
         """
@@ -308,7 +308,7 @@ class ControlLine:
             raise
 
     def shut_down(self) -> None:
-        """Shut the line down for all processes that hold an end of it."""
+        """Shut the line down, also for other processes that have inherited an end of it."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
 
@@ -319,7 +319,10 @@ class ControlLine:
 
 
 def _read(data: bytes, flags: int, descriptors: list[int]) -> Message:
-    """Parse a received message. Remove a large payload's descriptor from the list."""
+    """Parse a received message. A large payload's descriptor is removed from `descriptors`.
+
+    `flags` are from `recvmsg`. They report a message that was cut off.
+    """
     if flags & socket.MSG_CTRUNC:
         raise ProtocolError(
             "descriptors of a control message are lost: there are too many, or this process may "
@@ -341,7 +344,10 @@ def _read(data: bytes, flags: int, descriptors: list[int]) -> Message:
 
 
 def _read_large(length: bytes, descriptors: list[int]) -> bytes:
-    """Read the payload in the first descriptor. Close it and remove it from the list."""
+    """Read a large payload from the memory of the first descriptor. Close and remove it.
+
+    `length` is the payload's size, as bytes of an integer.
+    """
     if len(length) != U64.size or not descriptors:
         raise ProtocolError("a large control message does not say where its payload is")
     (nbytes,) = U64.unpack(length)

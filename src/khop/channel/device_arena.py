@@ -35,7 +35,7 @@ _GPU_PAGE = 2 << 20
 
 
 class DeviceArray:
-    """Array in the memory of a device, for kernels and, through DLPack, for torch.
+    """Array in the memory of a device. Kernels take it, and torch through DLPack.
 
     Args:
         memory: the memory that holds it.
@@ -66,12 +66,12 @@ class DeviceArray:
 
     @property
     def nbytes(self) -> int:
-        """Size in bytes."""
+        """Size of the array in bytes."""
         return math.prod(self.shape) * storage_dtype(self.dtype).itemsize
 
     @property
     def address(self) -> int:
-        """Address on the device."""
+        """Address of the array in the device's memory."""
         return self._memory.address + self._offset
 
     def upload(self, values: Array) -> None:
@@ -79,11 +79,14 @@ class DeviceArray:
         self._memory.upload(self._offset, np.ascontiguousarray(values))
 
     def view(self) -> Any:
-        """Return the array as an object for DLPack."""
+        """Return the array as an object that other libraries, such as torch, import by DLPack."""
         return self._memory.view(self._offset, self.shape, self.dtype, self._owner)
 
     def capsule(self) -> Any:
-        """Return a DLPack capsule. No stream has to wait: the array's batch is complete."""
+        """Return a DLPack capsule of the array.
+
+        No stream has to wait for it: the array's batch is complete.
+        """
         return self.view().__dlpack__()
 
     def __dlpack__(self, **options: Any) -> Any:
@@ -94,7 +97,7 @@ class DeviceArray:
 
 
 class Scratch:
-    """Device memory for one array at a time, enlarged when an array needs more.
+    """Buffer in device memory for one array at a time, enlarged when an array needs more.
 
     Args:
         device: the device.
@@ -105,7 +108,10 @@ class Scratch:
         self._memory: _native.DeviceMemory | None = None
 
     def take(self, nbytes: int) -> _native.DeviceMemory:
-        """Return memory of at least `nbytes` bytes. The previous content is lost."""
+        """Return memory of at least `nbytes` bytes, the same as in the last call if it is enough.
+
+        Its previous content is lost.
+        """
         if self._memory is None or self._memory.nbytes < nbytes:
             if self._memory is not None:
                 self._device.synchronize()  # kernels may still read the old memory
@@ -115,7 +121,7 @@ class Scratch:
 
 
 def arrays_of(record: Record, memory: _native.DeviceMemory, offset: int) -> dict[str, DeviceArray]:
-    """Return the arrays of a batch whose slot begins at `offset`."""
+    """Return the arrays of a batch, by name, whose slot begins at `offset` in device memory."""
     return {
         of.name: DeviceArray(memory, offset + begin, shape, of.dtype)
         for of, shape, begin in record.positions()
@@ -152,10 +158,10 @@ def open_device_arena(
 
 
 class Mark(Protocol):
-    """Point in the work queue of a device, such as a CUDA event."""
+    """Point in the work queue of a device, such as a CUDA event, that may have been passed."""
 
     def query(self) -> bool:
-        """Return True if the device has passed it."""
+        """Return True if the device has done all work that was queued before the mark."""
 
 
 # A slot: offset, size, marks, and the function to call with the offset when they have passed.
@@ -163,7 +169,7 @@ _Ended: TypeAlias = tuple[int, int, Sequence[Mark] | None, Callable[[int], None]
 
 
 class _Lease:
-    """Slot that arrays use. The end of the last array calls `release`."""
+    """Owner of a slot while arrays use it. `release` is called after the last array."""
 
     __slots__ = ("_owner", "_release")
 
@@ -213,16 +219,16 @@ class DeviceArenaReader:
 
     @property
     def capacity(self) -> int:
-        """Size in bytes."""
+        """Size of the arena in bytes."""
         return self._memory.nbytes
 
     @property
     def bytes_leased(self) -> int:
-        """Bytes of slots that have not been freed."""
+        """Bytes of the slots used by arrays, or by work that the device has not done."""
         return self._leased
 
     def passed_on(self) -> None:
-        """Close the descriptors, which the sampler has by now."""
+        """Close the descriptors, once the sampler has its own copies of them."""
         for descriptor in self.descriptors:
             os.close(descriptor)
         self.descriptors = []
@@ -270,7 +276,10 @@ class DeviceArenaReader:
         return Received(layout, arrays, numbers, must_copy=hoards)
 
     def give_back(self) -> None:
-        """Free the slots that the device no longer uses. Called by one thread."""
+        """Free the slots whose arrays are gone and whose work the device has done.
+
+        Called by one thread, from time to time.
+        """
         for _ in range(len(self._ended)):
             offset, nbytes, marks, on_free = self._ended.popleft()
             try:
@@ -285,7 +294,10 @@ class DeviceArenaReader:
                 self._ended.append((offset, nbytes, marks, on_free))
 
     def _marks(self) -> Sequence[Mark] | None:
-        """Mark the work queued so far. Return None if that fails: a later mark is as good."""
+        """Mark the work queued so far, on each stream. Return None if that fails.
+
+        A later mark serves as well.
+        """
         try:
             return self._mark()
         except Exception:

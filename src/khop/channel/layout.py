@@ -51,7 +51,7 @@ _MOST_ENTRIES = 1 << 59
 
 
 class ArrayLayout(NamedTuple):
-    """Array in the batches of a layout.
+    """Description of one array that all batches of a layout have.
 
     Attributes:
         name: its name.
@@ -67,7 +67,7 @@ class ArrayLayout(NamedTuple):
 
 
 class CounterLayout(NamedTuple):
-    """Counter in the batches of a layout: `length` integers."""
+    """Description of a counter that all batches of a layout have: name, and number of integers."""
 
     name: str
     length: Annotated[int, Between(0, _MAX_NUMBERS)]
@@ -75,7 +75,7 @@ class CounterLayout(NamedTuple):
 
 @dataclass(frozen=True)
 class _Description:
-    """JSON object that describes a layout."""
+    """Type of the JSON object that describes a layout."""
 
     id: Annotated[int, Between(0, _MAX_SIZE - 1)]
     arrays: Annotated[list[ArrayLayout], AtMost(_MAX_ENTRIES)]
@@ -83,7 +83,7 @@ class _Description:
 
 
 class _Plan(NamedTuple):
-    """Properties of an array that are the same for all batches of a layout.
+    """Properties of an array that are the same for all batches of a layout, computed once.
 
     If exactly one axis differs, `size` is its index among the sizes, and `before` and `after` are
     the axes around it. Otherwise `size` is -1.
@@ -106,8 +106,8 @@ class Layout:
         counters: the counters.
 
     Attributes:
-        slices: {counter: slice of a batch's integers}.
-        num_sizes: number of sizes of a batch.
+        slices: {counter: its slice of a batch's integers, which are sizes, then counters}.
+        num_sizes: number of lengths of axes that differ between batches.
         index: {name of an array: its position in `arrays`}.
         has_bfloat16: True if there are bfloat16 arrays, which NumPy holds as uint16.
         head_bytes: size of a batch's integers in bytes, before its arrays.
@@ -134,11 +134,14 @@ class Layout:
         self._dtypes = [plan.dtype for plan in self._plans]
 
     def to_json(self) -> dict[str, Any]:
-        """Return the layout as a JSON object."""
+        """Return the layout (arrays and counters of batches) as a JSON object."""
         return {"id": self.id, "arrays": self.arrays, "counters": self.counters}
 
     def share(self) -> int:
-        """Return a descriptor of new memory with the layout as JSON, to pass on and close."""
+        """Write the layout as JSON into a new memfd, and return its descriptor.
+
+        The caller passes it to another process and closes it.
+        """
         text = json.dumps(self.to_json()).encode()
         memory = create_memory(len(text), "khop-layout")
         os.pwrite(memory, text, 0)
@@ -193,7 +196,10 @@ class Layout:
         return layout
 
     def shapes(self, sizes: Sequence[int]) -> tuple[list[tuple[int, ...]], list[int], int]:
-        """Return shape and offset of each array of a batch, and the end of the last one."""
+        """Return shape and offset (bytes) of each array of a batch, and the end of the last one.
+
+        `sizes` are the batch's sizes: the lengths of its differing axes.
+        """
         shapes, begins, end = [], [], self.head_bytes
         for _, row_bytes, axis, before, after, shape in self._plans:
             if axis >= 0:
@@ -210,7 +216,10 @@ class Layout:
         return shapes, begins, end
 
     def read(self, raw: Array) -> Received:
-        """Read a batch that carries the id of this layout. See `read_record`."""
+        """Read a batch that has this layout. Errors: as `read_record`.
+
+        `raw` is the batch, [nbytes] uint8.
+        """
         if len(raw) < self.head_bytes:
             raise ProtocolError(f"a batch of {len(raw)} bytes is too short for its numbers")
         numbers, begins, shapes = self.parse(raw.data, len(raw))
@@ -249,7 +258,7 @@ class Layout:
 
 
 class Received(NamedTuple):
-    """Batch as received.
+    """Batch as received, in views of the memory that it came in.
 
     Attributes:
         layout: its layout.
@@ -266,17 +275,17 @@ class Received(NamedTuple):
     must_copy: bool = False
 
     def counter(self, name: str) -> list[int]:
-        """Return the integers of a counter."""
+        """Return the integers of the counter `name`, such as the numbers of nodes per hop."""
         return self.numbers[self.layout.slices[name]]
 
     def named(self) -> dict[str, tuple[Array, str]]:
-        """Return {name: (array, name of its dtype)}."""
+        """Return the arrays by name: {name: (array, name of its dtype)}."""
         described = zip(self.layout.arrays, self.arrays, strict=True)
         return {of.name: (array, of.dtype) for of, array in described}
 
 
 class Record:
-    """Batch to be written.
+    """Batch to be written to a slot of memory.
 
     Args:
         layout: its layout.
@@ -296,7 +305,10 @@ class Record:
         self.extras: dict[str, Any] = {}
 
     def write(self, buffer: memoryview) -> dict[str, Array]:
-        """Write the integers, and return a view of each array, to be filled by the caller."""
+        """Write the sizes and counters to `buffer`. Return its views for the arrays, by name.
+
+        The caller fills the views.
+        """
         self.write_head(buffer)
         described = zip(
             self.layout.arrays, self.layout._plans, self._shapes, self._begins, strict=True
@@ -307,7 +319,10 @@ class Record:
         }
 
     def write_head(self, buffer: memoryview) -> None:
-        """Write only the integers, with counters 0. The arrays belong at `positions`."""
+        """Write only the sizes to `buffer`, and 0 for each counter.
+
+        The arrays belong at `positions`.
+        """
         layout = self.layout
         _PREFIX.pack_into(buffer, 0, layout.id, layout.num_numbers)
         numbers = np.frombuffer(buffer, np.int64, layout.num_numbers, _PREFIX.size)
@@ -316,11 +331,11 @@ class Record:
         self.numbers = numbers
 
     def positions(self) -> list[tuple[ArrayLayout, tuple[int, ...], int]]:
-        """Return layout, shape and offset of each array."""
+        """Return layout, shape and offset in the slot (bytes) of each array."""
         return [*zip(self.layout.arrays, self._shapes, self._begins, strict=True)]
 
     def note(self, name: str, values: int | Sequence[int]) -> None:
-        """Set a counter. The batch must have been written and not yet delivered."""
+        """Set the counter `name`. The batch must have been written and not yet delivered."""
         assert self.numbers is not None
         self.numbers[self.layout.slices[name]] = values
 
@@ -359,7 +374,7 @@ def _counted(shape: Sequence[int]) -> int:
 
 
 def _least_bytes(plan: _Plan) -> int:
-    """Return the size in bytes of an array whose differing and empty axes are counted as 1."""
+    """Return the size in bytes of an array's smallest form: its differing and empty axes are 1."""
     return plan.dtype.itemsize * math.prod(axis for axis in plan.shape if axis > 0)
 
 

@@ -44,7 +44,7 @@ _MAX_FRAMES = 1 + MAX_ARRAYS + MESSAGE_BYTES // FRAME_BYTES
 
 
 def pack(header: Mapping[str, Any], arrays: Sequence[Array]) -> list[Any]:
-    """Return the frames of a message: the header, then the arrays' memory, without a copy.
+    """Convert a header and arrays to the frames of a message. Arrays are not copied.
 
     Raises:
         ProtocolError: the message is larger than the other end accepts.
@@ -116,7 +116,11 @@ def unpack(frames: Sequence[Any]) -> tuple[dict[str, Any], list[Array]]:
 
 
 def _joined(frames: Sequence[Any], begin: int, end: int, nbytes: int) -> Any:
-    """Join the frames of an array in new memory. All frames but the last must be full."""
+    """Join frames `begin` to `end` - 1, which hold one array, in new memory of `nbytes` bytes.
+
+    Raises:
+        ProtocolError: a frame before the last is not full.
+    """
     of_array = frames[begin:end]
     for i, frame in enumerate(of_array):
         size = min(nbytes - i * FRAME_BYTES, FRAME_BYTES)
@@ -160,7 +164,11 @@ def _parse(text: bytes) -> dict[str, Any]:
 
 
 def _check_described(name: Any, shape: Any) -> tuple[np.dtype[Any], int]:
-    """Return the dtype of a described array, and its size in bytes."""
+    """Check the dtype name and shape of an array in a header. Return its dtype and size in bytes.
+
+    Raises:
+        ProtocolError: they are malformed.
+    """
     if type(name) is not str or type(shape) is not list or len(shape) > _MAX_AXES:
         raise ProtocolError("an array is not described by dtype and shape")
     try:

@@ -24,7 +24,10 @@ _MIN_POOLED = 256 << 10
 
 
 class _Block:
-    """Block of anonymous memory. Its size is one of `_size_classes`."""
+    """Block of anonymous memory, which the pool lends to one array at a time.
+
+    Its size is one of `_size_classes`.
+    """
 
     __slots__ = ("address", "mapping", "nbytes", "view")
 
@@ -55,7 +58,7 @@ class BufferPool:
         return sum(size * len(blocks) for size, blocks in list(self._idle.items()))
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-        """Return an uninitialised array."""
+        """Return an uninitialised array in memory of the pool."""
         nbytes = math.prod(shape) * dtype.itemsize
         if nbytes < _MIN_POOLED:
             return np.empty(shape, dtype)
@@ -69,7 +72,7 @@ class BufferPool:
         return raw.view(dtype).reshape(shape)
 
     def _take(self, nbytes: int) -> _Block:
-        """Return a block of at least `nbytes`: a used one if possible, else a new one."""
+        """Return a block of at least `nbytes` bytes: an idle one if possible, else a new one."""
         sizes = _size_classes(nbytes)
         for size in sizes:
             with contextlib.suppress(IndexError):
@@ -78,7 +81,7 @@ class BufferPool:
 
 
 def _size_classes(nbytes: int) -> range:
-    """Return usable block sizes: `nbytes` rounded up to a multiple of a step, and the next two.
+    """Return the block sizes usable for `nbytes`: it rounded up to a step, and the next two.
 
     The step is an eighth of the largest power of two up to `nbytes`, at least a page. So batches of
     similar size share blocks, also if one is just below a multiple and another just above.

@@ -24,7 +24,10 @@ _LENGTH = struct.Struct("<Q")
 
 
 def share(arrays: Mapping[str, Array]) -> int:
-    """Copy arrays into new memory and return its descriptor, to be passed on and closed."""
+    """Copy arrays into a new memfd, and return its descriptor.
+
+    The caller passes it to other processes and closes it.
+    """
     described = [ArrayLayout(name, array.dtype.name, array.shape) for name, array in arrays.items()]
     layout = Layout(0, described, [])
     header = json.dumps(layout.to_json()).encode()
@@ -39,7 +42,7 @@ def share(arrays: Mapping[str, Array]) -> int:
 
 
 def read_shared(descriptor: int) -> dict[str, Array]:
-    """Map arrays that `share` wrote. The mapping outlives the descriptor.
+    """Map the arrays of a memfd that `share` wrote, by name. They outlive the descriptor.
 
     Raises:
         ProtocolError: the memory is malformed.
@@ -48,7 +51,7 @@ def read_shared(descriptor: int) -> dict[str, Array]:
 
 
 def read_arrays(raw: Array) -> dict[str, Array]:
-    """Return views of the arrays in memory that `share` wrote, [nbytes] uint8."""
+    """Return views of the arrays, by name, in memory that `share` wrote, `raw` [nbytes] uint8."""
     if len(raw) < _LENGTH.size:
         raise ProtocolError(f"shared memory of {len(raw)} bytes holds no header")
     (length,) = _LENGTH.unpack_from(raw.data)

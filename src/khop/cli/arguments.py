@@ -1,4 +1,4 @@
-"""Declaration of command-line arguments, with the types and checks that commands share."""
+"""Declaration of the arguments of khop's commands, with types and checks that they share."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PICTURES = (".png", ".svg", ".pdf")
 
 
 class Arguments:
-    """Declaration of a command's arguments. `text` is the help of an argument.
+    """Declaration of a command's arguments, over `argparse`. `text` is the help of an argument.
 
     Args:
         parser: the parser, or a group of mutually exclusive options.
@@ -26,12 +26,12 @@ class Arguments:
         self._container = parser if title is None else parser.add_argument_group(title)
 
     def word(self, name: str, metavar: str, text: str, optional: bool = False) -> None:
-        """Declare a positional argument."""
+        """Declare a positional argument, `optional` or required. `metavar` names it in the help."""
         nargs = "?" if optional else None
         self._container.add_argument(name, metavar=metavar, nargs=nargs, help=text)
 
     def flag(self, name: str, text: str) -> None:
-        """Declare an option without a value."""
+        """Declare an option without a value, False by default. `text` is its help."""
         self._container.add_argument(name, action="store_true", help=text)
 
     def value(
@@ -68,19 +68,26 @@ class Arguments:
     def values(
         self, name: str, metavar: str, text: str, read: Callable[[str], object] = str
     ) -> None:
-        """Declare an option that can be repeated, with a list as its value."""
+        """Declare an option that can be repeated. Its value is a list.
+
+        Args:
+            name: the option, '--label' for example.
+            metavar: placeholder of a value in the help.
+            text: the help.
+            read: function that converts the text of a value.
+        """
         self._container.add_argument(
             name, metavar=metavar, help=text, type=read, default=[], action="append"
         )
 
 
 def name_list(text: str) -> list[str]:
-    """Parse names that are separated by commas."""
+    """Parse names that are separated by commas, the text of an option, to a list."""
     return text.split(",")
 
 
 def whole_number(text: str) -> int:
-    """Parse an integer."""
+    """Parse an integer. For other text raise ArgumentTypeError, which argparse reports."""
     try:
         return int(text)
     except ValueError:
@@ -88,7 +95,7 @@ def whole_number(text: str) -> int:
 
 
 def real_number(text: str) -> float:
-    """Parse a number."""
+    """Parse a number. For other text raise ArgumentTypeError, which argparse reports."""
     try:
         return float(text)
     except ValueError:
@@ -109,7 +116,7 @@ def byte_size(text: str) -> int:
 
 
 def named_value(text: str) -> tuple[str, object]:
-    """Parse NAME=VALUE. VALUE is JSON, or else text."""
+    """Parse text NAME=VALUE to (name, value). VALUE is JSON. If it is no JSON, it is text."""
     name, separator, value = text.partition("=")
     name = name.replace("-", "_")
     if not separator or not name.isidentifier():
@@ -150,7 +157,12 @@ def check_writable(path: str) -> None:
 
 
 def check_picture(path: str) -> None:
-    """Raise ValueError or OSError if a picture cannot be written to a path."""
+    """Raise an error if a picture cannot be written to a path.
+
+    Raises:
+        ValueError: matplotlib does not support the format.
+        OSError: the file cannot be made.
+    """
     if Path(path).suffix not in PICTURES:
         raise ValueError(f"the name of a picture must end with .png, .svg or .pdf (got '{path}')")
     folder = Path(path).absolute().parent
@@ -160,7 +172,7 @@ def check_picture(path: str) -> None:
 
 
 def fanouts(text: str) -> list[int]:
-    """Parse fan-outs that are separated by commas."""
+    """Parse fan-outs, integers that are separated by commas, to a list."""
     try:
         counts = [int(count) for count in text.split(",")]
     except ValueError:

@@ -13,14 +13,14 @@ zsh:   khop completion zsh > _khop, in a folder of $fpath
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the command's arguments."""
+    """Add the arguments of `khop completion` to its parser."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = _EPILOG
     parser.add_argument("shell", choices=SHELLS, help="the shell")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the script."""
+    """Print the script of the shell that the arguments name."""
     try:
         import shtab
     except ModuleNotFoundError:

@@ -22,7 +22,7 @@ and a folder for each part. Neither direction needs DGL.
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the command's arguments."""
+    """Add the arguments of `khop convert` to its parser."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = _EPILOG
     own = Arguments(parser)
@@ -47,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 @unwound_when_terminated()
 def run(arguments: argparse.Namespace) -> int:
-    """Convert. Print a summary of a khop folder, or the path of a DistDGL folder."""
+    """Convert a folder. Print a summary of a khop folder, or the path of a DistDGL folder."""
     from khop.storage.folder import META_FILE, VERSION_RANGES, PartitionFolder
 
     is_khop = (Path(arguments.input) / META_FILE).is_file()

@@ -1,4 +1,4 @@
-"""Shared options and output of `khop partition` and `khop repartition`, which cut graphs."""
+"""Options and output that `khop partition` and `khop repartition` share. Both cut a graph."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _OF_BATCHES = ("fanout", "batch_size", "seed_type")  # comparisons draw batches 
 
 
 def add_cut_arguments(parser: argparse.ArgumentParser, of_folder: bool = False) -> None:
-    """Add the options of a cut, which assigns each node to a part.
+    """Add the options about the assignment of nodes to parts.
 
     Args:
         parser: parser that gets the options.
@@ -177,7 +177,7 @@ def add_cut_arguments(parser: argparse.ArgumentParser, of_folder: bool = False) 
 def cut_options(
     arguments: argparse.Namespace, compared: Sequence[str] | None = None
 ) -> dict[str, Any]:
-    """Return the keyword arguments of `partition_graph` or `repartition`.
+    """Return keyword arguments of `partition_graph` or `repartition` from parsed arguments.
 
     Args:
         arguments: parsed arguments. Arguments without a value are left out.
@@ -212,7 +212,7 @@ def cut_options(
 
 
 def check_options(arguments: argparse.Namespace, compared: Sequence[str] | None = None) -> None:
-    """Check that options fit one another, and import the methods that they name.
+    """Check that parsed options fit one another, and import the partitioning methods they name.
 
     Args:
         arguments: the arguments.
@@ -254,7 +254,7 @@ def check_options(arguments: argparse.Namespace, compared: Sequence[str] | None 
 
 
 def _check_plugins(arguments: argparse.Namespace) -> None:
-    """Import the methods that the arguments name, and check `--option`."""
+    """Import the partitioning methods that the arguments name, and check `--option`."""
     from khop.partition.cut import PARTITIONERS, base_of, shared_options
 
     if arguments.method is not None:
@@ -267,13 +267,13 @@ def _check_plugins(arguments: argparse.Namespace) -> None:
 
 
 def _engine(arguments: argparse.Namespace) -> str | None:
-    """Return the engine that does the work: None (this machine), NAME or NAME:ADDRESS."""
+    """Return the engine that writes the parts: None (this machine), 'ray' or 'ray:ADDRESS'."""
     on: str | None = arguments.on
     return on if on is None or arguments.ray is None else f"{on}:{arguments.ray}"
 
 
 def print_outcome(arguments: argparse.Namespace, partitioner: PartitionerBase) -> None:
-    """Print the plan (`--plan`), or the summary of the written folder.
+    """With `--plan`, print the partitioner's plan. Else write the folder and print its summary.
 
     Raises:
         ValueError: memory or disk do not suffice for the plan, which is printed before.
@@ -294,7 +294,7 @@ def print_outcome(arguments: argparse.Namespace, partitioner: PartitionerBase) -
 
 
 def left_overs_of(arguments: argparse.Namespace) -> list[Path]:
-    """Return the files and folders that interrupted runs for OUTPUT left."""
+    """Return the temporary files and folders that interrupted runs with this OUTPUT left."""
     from khop.partition.out_of_core.effort import left_overs
 
     tmp = None if arguments.tmp is None else Path(arguments.tmp)

@@ -1,7 +1,7 @@
-"""`khop doctor`: report about a machine, for bug reports.
+"""`khop doctor`: report about a machine and khop's installation, for bug reports.
 
-Every probe is independent: if a probe fails, the report states it, and the other probes run.
-Torch is not imported, so that the report is quick and also works where torch is broken.
+Every probe is independent: if a probe fails, the report states it, and the other probes run. Torch
+is not imported, so that the report is quick and also works where torch is broken.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ _HUGEPAGES = Path("/sys/kernel/mm/transparent_hugepage")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the command's arguments."""
+    """Add the arguments of `khop doctor` to its parser."""
     Arguments(parser).flag("--json", "print JSON")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the report."""
+    """Print the report about this machine. Return the exit code 0."""
     sections = report()
     advised = advice(sections)
     if arguments.json:
@@ -87,7 +87,7 @@ def report() -> dict[str, Section]:
 
 
 def advice(sections: dict[str, Section]) -> list[str]:
-    """Return a line for each missing requirement of khop, with its remedy."""
+    """Return a line, with the remedy, for each requirement of khop that the report lacks."""
     packages, sockets = sections["packages"], sections["ZeroMQ"]
     cuda, memory = sections["CUDA"], sections["shared memory"]
     files = sections["limits"].get("RLIMIT_NOFILE", "").partition(" ")[0]
@@ -146,7 +146,7 @@ def _version_of(package: str) -> str | None:
 
 
 def _plugins() -> Section:
-    """Return plugins in environment variables, and installed plugins by group. Import none."""
+    """Return plugins that environment variables name, and installed plugins. Import none."""
     named = {name: os.environ.get(name) for name in _NAMING}
     installed = {g: sorted(e.name for e in metadata.entry_points(group=g)) for g in GROUPS}
     return {**named, **installed}
@@ -217,7 +217,10 @@ def _cuda() -> Section:
 
 
 def _gpu(gpu: dict[str, Any], is_able: bool) -> str:
-    """Describe a GPU of `_native.cuda_status()`. Add a remedy if khop was not built for it."""
+    """Describe a GPU, an entry of `_native.cuda_status()`.
+
+    If khop does not run on it (`is_able` is False), add a remedy.
+    """
     files = "can" if gpu["registers_read_only"] else "cannot"
     text = (
         f"{gpu['name']}, compute capability {_dotted(gpu['capability'])}, "
@@ -230,7 +233,7 @@ def _gpu(gpu: dict[str, Any], is_able: bool) -> str:
 
 
 def _dotted(capability: Iterable[int]) -> str:
-    """Format a version, (9, 0) as '9.0'."""
+    """Format the numbers of a version as text, such as '9.0' for (9, 0)."""
     return ".".join(map(str, capability))
 
 
@@ -245,7 +248,7 @@ def _shared_memory() -> Section:
 
 
 def _memfd_works() -> bool | str:
-    """Return True if a memfd, which khop's arenas need, works, else False or the error."""
+    """Test memory files (memfd), in which khop keeps shared memory: True, False or the error."""
     try:
         descriptor = os.memfd_create("khop-doctor", os.MFD_CLOEXEC)
     except (AttributeError, OSError) as error:
@@ -297,7 +300,7 @@ def _read(path: str) -> str | None:
 
 
 def _colon_file(path: str) -> dict[str, str]:
-    """Read lines 'name : value'. If a name is repeated (once per core), the first counts."""
+    """Read a file with lines 'name : value' as a dictionary. Of repeated names the first counts."""
     values: dict[str, str] = {}
     for line in (_read(path) or "").splitlines():
         name, _, value = line.partition(":")

@@ -10,7 +10,7 @@ from khop.cli.progress import progress_bar
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the command's arguments."""
+    """Add the arguments of `khop inspect` to its parser."""
     own = Arguments(parser)
     own.word("folder", "FOLDER", "a partition folder")
     own.flag("--json", "print JSON")
@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the summary. With `--plot`, also draw it."""
+    """Print the summary of a partition folder. With `--plot`, also draw it. Return exit code 0."""
     from khop.partition import CutReport, FolderSummary, PartitionFolder
 
     if arguments.plot:

@@ -11,7 +11,7 @@ from khop.cli.arguments import Arguments
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the command's arguments."""
+    """Add the arguments of `khop keygen` to its parser."""
     own = Arguments(parser)
     own.word("folder", "DIR", "where to write server.key and client.key; made if missing")
     own.flag("--json", "print the names of files as JSON")
@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Write new keys and never replace existing files, or add or revoke a client."""
+    """Write new keys, add a client, or revoke one. Existing key files are never replaced."""
     from khop.distributed.rpc.key_files import add_client, revoke_client, write_keys
     from khop.distributed.rpc.keys import KEY_FILE_VARIABLE
 

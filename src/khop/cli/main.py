@@ -60,7 +60,7 @@ _EXPECTED = (
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command.
+    """Run the `khop` command.
 
     Args:
         argv: arguments. If None, the process's.
@@ -92,7 +92,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _ended(command: ModuleType, arguments: argparse.Namespace, how: str, code: int) -> int:
-    """Print how a command was ended and how to resume it, and return the exit code."""
+    """Print how a command was ended (`how`) and how to resume it. Return the exit code `code`."""
     advice = getattr(command, "advice_when_ended", lambda arguments: "")(arguments)
     text = f"khop {arguments.command}: {how}" + (f": {advice}" if advice else "")
     print(printable(text), file=sys.stderr)
@@ -100,7 +100,7 @@ def _ended(command: ModuleType, arguments: argparse.Namespace, how: str, code: i
 
 
 class _Parser(argparse.ArgumentParser):
-    """Parser with errors of one line, without control characters, in the terms of users."""
+    """Argument parser whose errors have one line, without control characters."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
@@ -112,7 +112,7 @@ class _Parser(argparse.ArgumentParser):
         self.exit(_BAD_INPUT, f"{self.prog}: error: {text} (see {self.prog} --help)\n")
 
     def refuse(self, problem: str, word: str, known: Iterable[str]) -> NoReturn:
-        """Exit with an error about an unknown word, and suggest a similar known word."""
+        """Exit with error `problem` about an unknown word. Suggest the most similar of `known`."""
         close = difflib.get_close_matches(word, list(known), n=1)
         self.error(f"{problem} '{word}'" + (f": did you mean '{close[0]}'?" if close else ""))
 
@@ -123,7 +123,7 @@ def parser_of_all() -> argparse.ArgumentParser:
 
 
 def _parser_of(called: Collection[str]) -> tuple[_Parser, dict[str, _Parser]]:
-    """Return the main parser and {command: parser}. Only `called` commands have arguments."""
+    """Return the main parser and {command: parser}. Only commands in `called` have arguments."""
     parser = _Parser(
         prog="khop",
         description="Distributed neighbour loading for PyTorch Geometric.",
@@ -162,7 +162,7 @@ def _parse(argv: list[str]) -> argparse.Namespace:
 
 
 def _check_options(command: _Parser, words: Sequence[str]) -> None:
-    """Refuse options that a command does not have."""
+    """Exit with an error if a word is an option that the command does not have."""
     known = [name for name in command._option_string_actions if name.startswith("--")]
     for word in words:
         if word == "--":

@@ -1,4 +1,4 @@
-"""`khop partition`: the cut of a graph into a partition folder, or a comparison of methods."""
+"""`khop partition`: cuts a graph into a partition folder, or compares partitioning methods."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ _NOT_COMPARED = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the command's arguments."""
+    """Add the arguments of `khop partition` to its parser."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.usage = "khop partition SOURCE OUTPUT --num-parts P [option ...]"
     from khop.partition.cut import PARTITIONERS
@@ -92,7 +92,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 @unwound_when_terminated()
 def run(arguments: argparse.Namespace) -> int:
-    """Read a graph, cut it, write the folder and print its summary. With `--compare`, compare."""
+    """Read a graph, write its partition folder and print a summary. With `--compare`, compare."""
     find_modules_here([arguments.layout, arguments.method, arguments.base, arguments.compare])
     _check_compare(arguments)
     check_options(arguments, arguments.compare)
@@ -133,7 +133,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _check_fits(arguments: argparse.Namespace) -> None:
-    """Raise ValueError if SOURCE is read as a whole and is larger than `--memory`."""
+    """Raise ValueError if SOURCE must be read as a whole and is larger than `--memory`."""
     if arguments.memory is None:
         return
     from khop.data.hot_rows import parse_bytes
@@ -151,7 +151,7 @@ def _check_fits(arguments: argparse.Namespace) -> None:
 
 
 def _check_compare(arguments: argparse.Namespace) -> None:
-    """Raise ValueError if other options do not fit `--compare`, or its absence."""
+    """Raise ValueError for options that do not fit `--compare`, or that need it."""
     if arguments.compare is None:
         if arguments.sample is not None:
             raise ValueError("--sample needs --compare")
@@ -170,7 +170,7 @@ def _check_compare(arguments: argparse.Namespace) -> None:
 
 
 def _compare(arguments: argparse.Namespace) -> int:
-    """Compare methods. Unless OUTPUT is '-', also draw the comparison."""
+    """Print a comparison of partitioning methods. Unless OUTPUT is '-', also draw it to OUTPUT."""
     from khop.partition import compare_methods
     from khop.sources import Scratch, read_source
 

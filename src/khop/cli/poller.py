@@ -1,7 +1,7 @@
-"""Poller of `khop top`: requests the directory's table of servers, and each server's statistics.
+"""Poller of `khop top`: requests the list of graph servers, and each server's statistics.
 
-Replies come from the network and are shown in a terminal, so they are checked in full when they
-arrive. Imports no torch.
+Graph server 0 has the list (the directory). Replies come from the network and are shown in a
+terminal, so they are checked in full when they arrive. Imports no torch.
 """
 
 from __future__ import annotations
@@ -53,7 +53,10 @@ class _Sampler:
 
 @dataclass(frozen=True)
 class Session:
-    """State of a loader on a server. If `direct`, its samplers write to the trainer's memory."""
+    """State of one loader on a graph server.
+
+    If `direct`, samplers write to the trainer's memory.
+    """
 
     session: str
     loader: str
@@ -110,7 +113,7 @@ class Snapshot:
         return sum(r.failed for r in self.requests.values()) + sum(self.refused.values())
 
     def totals(self) -> dict[str, int]:
-        """Return the counters from which `Rates.server` is computed."""
+        """Return counters of the server by name, from which rates are computed."""
         return {
             "requests": sum(r.count for r in self.requests.values()),
             "failed": self.failures,
@@ -131,11 +134,13 @@ def read_snapshot(content: object, sender: str) -> Snapshot:
 
 @dataclass(frozen=True)
 class Rates:
-    """Events per second of a server between two snapshots. Empty before the second snapshot.
+    """Events per second of a graph server, between two snapshots of its counters.
+
+    All are empty before the second snapshot.
 
     Attributes:
         server: 'requests', 'failed', 'bytes_in', 'bytes_out' and 'batches'.
-        sessions: 'count' and 'bytes' of a session's batches, by the session's name.
+        sessions: 'count' and 'bytes' of the batches of each loader (session), by its name.
         requests: requests of each type, by name.
     """
 
@@ -145,7 +150,10 @@ class Rates:
 
     @classmethod
     def between(cls, before: Snapshot | None, now: Snapshot) -> Rates:
-        """Compute the rates. They are empty for snapshots of two processes or at one time."""
+        """Compute the rates from two snapshots.
+
+        They are empty if `before` is None or of another process.
+        """
         if before is None or (before.pid, before.started) != (now.pid, now.started):
             return cls()
         seconds = now.uptime - before.uptime
@@ -170,7 +178,7 @@ class Rates:
 
 @dataclass(frozen=True)
 class Lost:
-    """A server or directory that does not reply.
+    """State of a graph server that does not reply.
 
     Attributes:
         seconds: time without a reply.
@@ -183,10 +191,10 @@ class Lost:
 
 @dataclass(frozen=True)
 class Server:
-    """A server of the directory's table.
+    """A graph server, as `khop top` shows it.
 
     Attributes:
-        rank, entry: rank and entry in the table.
+        rank, entry: rank, and entry in the list of servers (addresses and parts).
         snapshot: last counters, or None before the first reply.
         rates: rates between the last two snapshots.
         lost: None unless the server is lost.
@@ -201,12 +209,12 @@ class Server:
 
 @dataclass(frozen=True)
 class Poll:
-    """State of all servers at one time.
+    """State of all graph servers at one time, which `khop top` shows.
 
     Attributes:
         time: seconds since 1970.
-        master: 'HOST:PORT' of the directory.
-        table: the directory's last table.
+        master: 'HOST:PORT' of graph server 0, which has the directory, the list of servers.
+        table: last list of servers.
         directory: None unless the directory is lost.
         servers: the servers of the table, by rank.
     """
@@ -251,7 +259,7 @@ class Poller:
             raise
 
     def poll(self, patience: float) -> Poll:
-        """Poll the directory and all servers.
+        """Request statistics from all servers, and return the state of all.
 
         Args:
             patience: seconds to wait for replies.
@@ -282,7 +290,7 @@ class Poller:
         return Poll(time.time(), self._master, self._table, self._lost(None), servers)
 
     def _take(self, rank: int | None, reply: Reply) -> None:
-        """Check and keep a reply.
+        """Check and keep a reply of the server with a rank, or of the list of servers (rank None).
 
         Raises:
             ProtocolError: the reply is malformed.
@@ -302,9 +310,9 @@ class Poller:
         return Lost(silent, self._errors.get(rank, "")) if silent > LOST_AFTER else None
 
     def __enter__(self) -> Poller:
-        """Return the poller itself."""
+        """Return the poller itself, for a `with` statement."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close the connections."""
+        """Close the connections to the servers."""
         self._client.close()

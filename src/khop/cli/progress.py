@@ -11,10 +11,12 @@ from khop.typing import Progress
 
 @contextmanager
 def progress_bar(quiet: bool = False) -> Iterator[Progress]:
-    """Yield a function that shows progress as one bar. The bar is removed at the end.
+    """Context that yields a function, which shows progress as one bar on standard error.
+
+    The bar is removed at the end. Nothing is shown if standard error is no terminal.
 
     Args:
-        quiet: show nothing. Nothing is shown, either, if standard error is no terminal.
+        quiet: show nothing.
     """
     from tqdm import tqdm
 

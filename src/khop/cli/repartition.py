@@ -1,4 +1,4 @@
-"""`khop repartition`: the cut of a partition folder into another number of parts."""
+"""`khop repartition`: cuts the graph of a partition folder again, into other parts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["add_arguments", "advice_when_ended", "run"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the command's arguments."""
+    """Add the arguments of `khop repartition` to its parser."""
     parser.usage = "khop repartition FOLDER OUTPUT --num-parts P [option ...]"
     own = Arguments(parser)
     own.word("folder", "FOLDER", "a partition folder, with all its parts")

@@ -11,7 +11,7 @@ from khop.typing import Array
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the command's arguments."""
+    """Add the arguments of `khop serve` to its parser."""
     own = Arguments(parser)
     own.word("folder", "FOLDER", "the partition folder")
     own.value("--rank", None, "which of the servers (default 0)", int, default=0)
@@ -70,7 +70,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Serve until SIGTERM, Ctrl-C, or the last client has left."""
+    """Run a graph server until SIGTERM, Ctrl-C, or the last client has left."""
     # Imported here: `khop --help` needs none of it.
     from khop.channel.control import ControlLine, socket_pair
     from khop.distributed.membership.leases import lease_seconds
@@ -116,7 +116,14 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def read_labels(folder: str, entries: list[str]) -> dict[int, Array]:
-    """Return {index of node type: labels}, read from files, for 'FILE' or 'TYPE=FILE'.
+    """Read labels of nodes from files.
+
+    Args:
+        folder: the partition folder.
+        entries: 'FILE', or 'TYPE=FILE' if there are several node types.
+
+    Returns:
+        {index of the node type: labels}.
 
     Raises:
         ValueError: a type is missing or unknown, or a file holds no array.

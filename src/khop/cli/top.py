@@ -1,4 +1,4 @@
-"""`khop top`: live display of graph servers, their sessions and clients in the terminal."""
+"""`khop top`: live display of graph servers, their loaders and clients in the terminal."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _LEAVE = "\x1b[?25h\x1b[?1049l"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the command's arguments."""
+    """Add the arguments of `khop top` to its parser."""
     own = Arguments(parser)
     own.word("master", "HOST:PORT", "address of graph server 0")
     own.value("--interval", None, "seconds (default: 1)", _interval, default=1.0)
@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 @unwound_when_terminated()
 def run(arguments: argparse.Namespace) -> int:
-    """Show servers until Ctrl-C."""
+    """Show the state of graph servers until Ctrl-C. Return the exit code."""
     from khop.cli.poller import Poller
     from khop.distributed.remote.addresses import Servers
     from khop.distributed.rpc.keys import check_secured
@@ -81,7 +81,7 @@ def _address(text: str) -> str:
 
 
 def _keys(path: str | None) -> ClientKeys | ServerKeys | None:
-    """Read the keys of a client. A server's keys are accepted, too."""
+    """Read encryption keys of a client or, if there are none, of a server, from a folder."""
     from khop.distributed.rpc.key_files import read_client_keys, read_server_keys
     from khop.errors import SecurityError
 
@@ -94,7 +94,10 @@ def _keys(path: str | None) -> ClientKeys | ServerKeys | None:
 
 
 def _polls(poller: Poller, interval: float, first: float, later: float) -> Iterator[Poll]:
-    """Yield polls. The first waits `first` seconds for replies, all others `later` seconds."""
+    """Yield states of all servers, with pauses of `interval` seconds, for ever.
+
+    Replies are waited for `first` seconds for the first state, and `later` seconds after it.
+    """
     yield poller.poll(first)
     while True:
         time.sleep(interval)
@@ -117,7 +120,7 @@ def _print(poller: Poller, interval: float, once: bool, as_json: bool) -> None:
 
 
 def _draw(poller: Poller, interval: float) -> None:
-    """Draw polls until Ctrl-C, each over the previous screen, so that nothing flickers."""
+    """Show states of all servers until Ctrl-C, each over the one before without flicker."""
     from khop.cli import view
 
     sys.stdout.write(_ENTER)

@@ -11,7 +11,7 @@ from khop.log import printable
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the command's arguments."""
+    """Add the arguments of `khop verify` to its parser."""
     own = Arguments(parser)
     own.word("folder", "FOLDER", "a partition folder")
     own.value("--jobs", "N", "threads (default: one for each core, at most 8)", int)
@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print every problem. The exit code is 1 if there are any."""
+    """Check a partition folder and print every problem. Return 1 if there are any, else 0."""
     from khop.partition import PartitionFolder, verify_folder
     from khop.storage.folder import check_is_folder
 

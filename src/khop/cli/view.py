@@ -1,4 +1,4 @@
-"""Display of `khop top`: plain tables as wide as the terminal, and JSON. Pure functions of a poll.
+"""Display of `khop top`: plain tables as wide as the terminal, and JSON.
 
 Columns are in order of importance. If the terminal is too narrow, the last columns are left out.
 """
@@ -29,10 +29,10 @@ _Row = Sequence[str | None]
 
 
 def render(poll: Poll, width: int, height: int | None = None) -> list[str]:
-    """Return the lines that the terminal shows.
+    """Return the lines that `khop top` shows in the terminal.
 
     Args:
-        poll: the state to show.
+        poll: state of all servers.
         width: columns of characters.
         height: number of lines. If None, all lines.
     """
@@ -50,7 +50,7 @@ def render(poll: Poll, width: int, height: int | None = None) -> list[str]:
 
 
 def as_json(poll: Poll) -> dict[str, object]:
-    """Return a poll for JSON: the directory's entries, servers' snapshots and rates."""
+    """Return the state of all servers as values for JSON: addresses, counters and rates."""
     servers = {
         str(server.rank): {
             "entry": codec.to_json(server.entry),
@@ -73,7 +73,7 @@ def as_json(poll: Poll) -> dict[str, object]:
 
 
 def _table(titles: Sequence[str], rows: Iterable[_Row], width: int) -> list[str]:
-    """Return a table's lines: an empty line, titles, aligned rows. None becomes a dash."""
+    """Return lines of a table with titles and rows, `width` characters wide. None is a dash."""
     cells = [[printable("-" if cell is None else cell) for cell in row] for row in (titles, *rows)]
     ends = accumulate(2 + max(map(len, column)) for column in zip(*cells, strict=True))
     shown = max(1, sum(end - 2 <= width for end in ends))
@@ -155,7 +155,7 @@ def _client_rows(poll: Poll) -> Iterator[_Row]:
 
 
 def _request_rows(poll: Poll) -> Iterator[_Row]:
-    """Yield one row per type of request, summed over all servers."""
+    """Yield one row of the table per type of request, with sums over all servers."""
     servers = [
         (s.snapshot.requests, s.rates.requests) for s in poll.servers if s.snapshot and not s.lost
     ]
@@ -169,7 +169,7 @@ def _request_rows(poll: Poll) -> Iterator[_Row]:
 
 
 def count(value: float | None) -> str | None:
-    """Format events per second in few characters. None (unknown) stays None."""
+    """Format a number of events per second in few characters. None (unknown) stays None."""
     if value is None:
         return None
     return f"{value:.1f}" if value < 100 else f"{value:,.0f}"
@@ -187,7 +187,7 @@ def size(nbytes: float | None) -> str | None:
 
 
 def duration(seconds: float) -> str:
-    """Format a time in few characters."""
+    """Format seconds in few characters, in the unit that fits."""
     minutes, rest = divmod(int(seconds), 60)
     if not minutes:
         return f"{rest} s"

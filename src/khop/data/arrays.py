@@ -92,7 +92,7 @@ def _check_dtype(name: str, label: str) -> None:
 
 
 def to_numbers(value: ArrayLike, label: str = "array") -> Array:
-    """Convert like `to_array`, but bfloat16 to float32, with which NumPy can calculate."""
+    """Convert as `to_array` does, but bfloat16 to float32, with which NumPy can calculate."""
     array, name = to_array(value, label)
     return bfloat16_as_float32(array) if name == "bfloat16" else array
 
@@ -103,7 +103,7 @@ def bfloat16_as_float32(bits: Array) -> Array:
 
 
 def to_ids(value: ArrayLike | float, label: str) -> IntArray:
-    """View `value` as a vector of integer ids.
+    """View `value` as a one-dimensional array of integer ids.
 
     Raises:
         TypeError: `value` does not hold integers.
@@ -125,12 +125,12 @@ def to_ids(value: ArrayLike | float, label: str) -> IntArray:
 
 
 def to_int64(value: ArrayLike, label: str) -> Int64Array:
-    """Convert like `to_ids`, to a contiguous array of dtype int64."""
+    """Convert ids as `to_ids` does, to a contiguous array of dtype int64."""
     return np.ascontiguousarray(to_ids(value, label), dtype=np.int64)
 
 
 def check_count(count: object, label: str) -> int:
-    """Check a number of nodes and return it as a plain integer.
+    """Check a number of nodes, and return it as an `int`. `label` is its name in messages.
 
     Raises:
         TypeError: Python does not accept `count` as an integer.
@@ -195,7 +195,7 @@ def narrowest_int(limit: int) -> np.dtype[Any]:
 
 
 def checksum(array: Array) -> int:
-    """Return the CRC-32 of an array's values, row after row."""
+    """Return the CRC-32 of an array's bytes, in row-major order."""
     crc = 0
     for first in range(0, len(array), _CHECKSUM_ROWS):
         rows = np.ascontiguousarray(array[first : first + _CHECKSUM_ROWS])
@@ -204,5 +204,5 @@ def checksum(array: Array) -> int:
 
 
 def bytes_of(array: Array) -> memoryview:
-    """View the bytes of a contiguous array."""
+    """View a contiguous array as its bytes, without a copy."""
     return array.reshape(-1).view(np.uint8).data

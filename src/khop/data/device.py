@@ -36,7 +36,7 @@ def parse_device(device: object, default_gpu: int | None = None) -> tuple[str, i
 
 
 def is_cpu(device: object) -> bool:
-    """Return True for None and for names of the CPU, 'cpu' or `torch.device("cpu")`."""
+    """Return True for None and for names of the CPU: 'cpu' or `torch.device("cpu")`."""
     name, colon, index = str(device).partition(":")
     return device is None or (name == "cpu" and (not colon or index.isdecimal()))
 
@@ -87,7 +87,7 @@ def check_device(device: object, label: str) -> tuple[str, int]:
 
 
 def open_device(device: object, stream: torch.cuda.Stream | None = None) -> _native.Device:
-    """Open a device.
+    """Open a device and return khop's handle of it, by which kernels run there.
 
     With a `stream`, memory comes from torch's caching allocator, so that torch can reuse what khop
     frees. Else it comes from the driver's pool.

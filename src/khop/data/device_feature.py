@@ -65,7 +65,7 @@ class DeviceGroup:
 
     @property
     def size(self) -> int:
-        """Number of devices."""
+        """Number of devices in the group."""
         return len(self.devices)
 
     def __repr__(self) -> str:
@@ -74,7 +74,7 @@ class DeviceGroup:
 
 
 class Served(NamedTuple):
-    """Numbers of gathered rows, by the memory that they came from.
+    """Numbers of rows that a `DeviceFeature` has gathered, by the memory that they came from.
 
     Attributes:
         device: rows from the memory of the device or of its peers.
@@ -90,7 +90,7 @@ class Served(NamedTuple):
 
     @property
     def share(self) -> float:
-        """Share of the rows from device memory. Without rows, 0."""
+        """Fraction of the gathered rows that came from device memory. Without rows, 0."""
         return self.device / max(1, self.device + self.host)
 
 
@@ -175,7 +175,10 @@ class DeviceFeature:
         budget: int | str | None,
         heat: npt.NDArray[np.float64] | None,
     ) -> Int64Array | None:
-        """Return the rows for device memory. If all, None."""
+        """Return the ids of the rows to store in device memory. None for all.
+
+        `heat` is the hotness of each row. Other arguments: see the class.
+        """
         if self.mode != "CUDA":
             return np.empty(0, np.int64)
         count = rows = self.num_rows
@@ -203,7 +206,7 @@ class DeviceFeature:
         self._table = _native.DeviceTable(device, self.feature.array, mode, self._hot)
 
     def on(self, device: _native.Device) -> DeviceFeature:
-        """Return the same table for another device of the group, with the same rows in its memory.
+        """Return the same table for another device of the group, with the same hot rows.
 
         Raises:
             ValueError: the device is not in the group.
@@ -229,9 +232,10 @@ class DeviceFeature:
 
     @property
     def served(self) -> Served:
-        """Numbers of rows that this device gathered, by origin, to compare with `expected_share`.
+        """Numbers of rows that this device gathered, by the memory that they came from.
 
-        Waits for gathers with `wait=False`. Raises IndexError if one of their rows did not exist.
+        Their fraction in device memory can be compared with `expected_share`. Waits for gathers
+        with `wait=False`. Raises IndexError if one of their rows did not exist.
         """
         return Served(*self._table.served)
 

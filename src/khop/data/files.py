@@ -24,7 +24,7 @@ _MAGIC = b"\x93NUMPY"
 
 
 def check_regular(path: str | os.PathLike[str]) -> Path:
-    """Return a path if it leads to a regular file, also through links.
+    """Check that a path leads to a regular file, also through links, and return it.
 
     Opening a FIFO would block until a process writes to it.
 
@@ -111,7 +111,7 @@ def load_torch(path: str | os.PathLike[str], instead: str) -> Any:
 
 
 def _tensors(content: object) -> Iterator[Tensor]:
-    """Yield the tensors of nested containers, each once: containers may share their entries."""
+    """Yield the tensors in nested containers, each container once: they may share their entries."""
     import torch
 
     left, seen = [content], set[int]()
@@ -151,7 +151,7 @@ def release_pages(array: Array) -> None:
 
 
 class PicklableByPath:
-    """Object whose arrays of mapped files are pickled as the paths of these files.
+    """Base of objects whose arrays of mapped files are pickled as the paths of these files.
 
     The process that unpickles the object maps the files again, at the same paths. Arrays in memory
     are pickled with their values.
@@ -167,7 +167,10 @@ class PicklableByPath:
 
 @dataclass(frozen=True)
 class FileRegion:
-    """Position of an array in a file, with all that is needed to map the array again."""
+    """Position of an array in a file: path, offset, shape and dtype, to map the array again.
+
+    A mapped array is pickled as a `FileRegion`.
+    """
 
     path: str
     file_bytes: int
@@ -177,7 +180,7 @@ class FileRegion:
     strides: tuple[int, ...]
 
     def map(self) -> Array:
-        """Map the array.
+        """Map the array from its file, and return it.
 
         Raises:
             FileNotFoundError: the file is not on this machine.
@@ -202,7 +205,7 @@ class FileRegion:
 
 
 def file_region_of(value: object) -> FileRegion | None:
-    """Return the region of the mapped file of an array. If the array is in memory, None."""
+    """Return the region of a file that an array is mapped from. If the array is in memory, None."""
     if not isinstance(value, np.ndarray) or value.size == 0:
         return None
     mapped = mapped_file(value)

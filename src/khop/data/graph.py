@@ -95,11 +95,17 @@ class Graph:
         )
 
     def frontier_type(self, edge_type: EdgeType) -> NodeType:
-        """Return the type of an edge type's rows: the nodes whose neighbours are drawn."""
+        """Return the type of the nodes whose neighbours are drawn over an edge type.
+
+        With `edge_dir='in'` these are the destinations, else the sources.
+        """
         return edge_type[2] if self.edge_dir == "in" else edge_type[0]
 
     def neighbor_type(self, edge_type: EdgeType) -> NodeType:
-        """Return the type of the nodes that are drawn as an edge type's neighbours."""
+        """Return the type of the nodes that are drawn as neighbours over an edge type.
+
+        With `edge_dir='in'` these are the sources, else the destinations.
+        """
         return edge_type[0] if self.edge_dir == "in" else edge_type[2]
 
     def _count_nodes(self, num_nodes: dict[NodeType, int]) -> dict[NodeType, int]:

@@ -14,7 +14,9 @@ _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
 def parse_bytes(amount: int | str) -> int:
-    """Parse a number of bytes: an integer, or a text such as '512MB', '1.5 GiB' (powers of 1024).
+    """Convert an amount of memory to bytes: an integer, or a text such as '512MB' or '1.5 GiB'.
+
+    Units are powers of 1024.
 
     Raises:
         ValueError: another text, or a negative number.
@@ -30,10 +32,10 @@ def parse_bytes(amount: int | str) -> int:
 
 
 def rows_in_share(split_ratio: float, num_rows: int) -> int:
-    """Convert a share of `num_rows` rows to a number of rows.
+    """Convert `split_ratio`, the fraction of hot rows in a table of `num_rows` rows, to a count.
 
     Raises:
-        ValueError: a share below 0 or above 1.
+        ValueError: a fraction below 0 or above 1.
     """
     if not 0 <= split_ratio <= 1:
         raise ValueError(f"split_ratio must be between 0 and 1 (got {split_ratio})")
@@ -60,7 +62,7 @@ def rows_in_budget(budget: int | str, num_rows: int, row_bytes: int, num_devices
 
 
 def checked_hotness(hotness: ArrayLike, num_rows: int) -> npt.NDArray[np.float64]:
-    """Check hotness and return it as float64.
+    """Check hotness (the probability that a batch needs each row), and return it as float64.
 
     Raises:
         ValueError: not one number for each row, or a number is negative, infinite or NaN.

@@ -65,7 +65,7 @@ class JoinedFeature(_View):
         return _read_pieces(self._split(ids), out)
 
     def _split(self, rows: IntArray) -> Iterable[_Piece]:
-        """Yield a piece for each store that has some of the rows."""
+        """Divide requested rows by store: yield one piece per store that has some of them."""
         holders = np.searchsorted(self._bounds, rows, side="right") - 1
         for holder in np.unique(holders):
             here = np.flatnonzero(holders == holder)
@@ -136,7 +136,10 @@ class CachedRows(RowStore):
 
 
 def _read_pieces(pieces: Iterable[_Piece], out: Array) -> Ticket | None:
-    """Read each piece to its positions in `out`. If reads are still in flight, return a ticket."""
+    """Read each piece's rows to their positions in `out`.
+
+    If reads are still in flight, return a ticket for them, which is done when `out` is complete.
+    """
     parts, puts = [], []
     for store, rows, here in pieces:
         if store.at_hand:

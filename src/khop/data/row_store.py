@@ -38,7 +38,7 @@ class RowFormat(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of a row."""
+        """Number of bytes of one row."""
         return math.prod(self.shape) * storage_dtype(self.dtype).itemsize
 
     def empty(self, count: int) -> Array:
@@ -192,8 +192,11 @@ class RowStore(ABC):
         waiter().wait([ticket])
 
     def content(self) -> tuple[Array, ...]:
-        """Return arrays whose content identifies the rows. Mapped files count by their names."""
+        """Return arrays whose content identifies the rows, for fingerprints of loaders.
+
+        Mapped files count by their names.
+        """
         return (self.array,)
 
     def release(self) -> None:  # noqa: B027
-        """Release pages of mapped files that have been read."""
+        """Release the memory of pages of mapped files that have been read."""

@@ -1,4 +1,4 @@
-"""Runner of generators that yield the tickets that they wait for."""
+"""Runner of generators that yield the tickets (requests in flight) that they wait for."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _T = TypeVar("_T")
 
 
 class Clock(Protocol):
-    """Clock that counts the time in each phase: a `khop.trace.clock.PhaseClock`."""
+    """Clock that counts the time spent in each phase: a `khop.trace.clock.PhaseClock`."""
 
     phase: int
 
@@ -26,7 +26,7 @@ def run(
     clock: Clock | None = None,
     phase: int = 0,
 ) -> _T:
-    """Run a generator to its end, and return its result.
+    """Run a generator to its end, wait for the tickets that it yields, and return its result.
 
     Args:
         steps: generator that yields the tickets to wait for, or None between slices of work.

@@ -1,4 +1,4 @@
-"""Tickets, which stand for reads in flight, and threads that read.
+"""Tickets, each of which stands for a read or request in flight, and threads that read.
 
 `khop.data.waiter` waits for tickets.
 """
@@ -19,7 +19,7 @@ _Job = tuple["ReadTicket", Callable[..., object], tuple[object, ...]]
 
 
 class Ticket(Protocol):
-    """Handle of a request in flight.
+    """Handle of a request in flight, returned at once by the function that begins the request.
 
     Example:
         >>> ticket: Ticket = ReadTicket()
@@ -82,7 +82,7 @@ class ReadTicket:
             callback()
 
     def notify(self, callback: Callable[[], object]) -> None:
-        """Register a callback for the thread that completes the read. If done, call it now."""
+        """Register a function for the thread that completes the read. If done, call it now."""
         with self._lock:
             if not self.done:
                 self._callbacks.append(callback)
@@ -130,7 +130,7 @@ class TicketGroup:
 
 
 class Event:
-    """Eventfd, which a thread sets to wake another. It is closed with its last reference.
+    """Wrapper of an eventfd, which a thread sets to wake another. Closed with its last reference.
 
     Attributes:
         descriptor: file descriptor, readable from a call of `set` to the next call of `clear`.
@@ -153,10 +153,10 @@ class Event:
 
 
 class ReadThreads:
-    """Threads that read for a row store. They start with the first read of a process.
+    """Pool of threads that read for a row store. They start with the first read of a process.
 
-    A fork, or a process that unpickles the object, starts its own threads. The threads do not
-    keep a process from ending.
+    A fork, or a process that unpickles the object, starts its own threads. The threads do not keep
+    a process from ending.
 
     Args:
         num_threads: number of threads, which is the most reads at the same time.
@@ -176,7 +176,7 @@ class ReadThreads:
         return ReadThreads, (self._num_threads,)
 
     def submit(self, read: Callable[..., object], *arguments: object) -> ReadTicket:
-        """Let a thread call a function.
+        """Let a thread call `read(*arguments)`.
 
         Returns:
             The ticket. If the function raises an error, the ticket fails with it.

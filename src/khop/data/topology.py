@@ -122,7 +122,7 @@ class Topology:
         weight_sums: Array | None = None,
         weight_guide: Array | None = None,
     ) -> Topology:
-        """Wrap arrays that are compressed already, sharing them.
+        """Make a topology of arrays that are compressed already. It shares their memory.
 
         Args:
             indptr: [num_rows + 1] int32 or int64.
@@ -150,7 +150,10 @@ class Topology:
         num_dst: int | None,
         is_sorted: bool,
     ) -> IntArray | None:
-        """Compress an edge list. Return each entry's position in it, or None for the same order."""
+        """Compress an edge list to `indptr` and `indices`.
+
+        Returns the position in the list of each entry, or None if the order is the same.
+        """
         if src.dtype != dst.dtype or src.dtype not in (np.int32, np.int64):
             src, dst = src.astype(np.int64), dst.astype(np.int64)
         src, dst = np.ascontiguousarray(src), np.ascontiguousarray(dst)
@@ -207,12 +210,22 @@ class Topology:
             name, count = "the largest id of edge_index plus one", int(indices.max(initial=-1)) + 1
         self.num_neighbors = check_count(count, name)
         check_pointers(indptr, len(indices), "edge_index")
+        row_name, rows = ("num_dst", num_dst) if self.edge_dir == "in" else ("num_src", num_src)
+        if rows is not None and check_count(rows, row_name) != len(indptr) - 1:
+            raise ValueError(
+                f"indptr has {len(indptr) - 1} rows, but {row_name}={rows}: pass one pointer for "
+                "each row, and one more"
+            )
         check_range(indices, self.num_neighbors, "edge_index")
         self.indptr = np.ascontiguousarray(indptr, dtype=narrowest_int(len(indices)))
         self.indices = np.ascontiguousarray(indices, dtype=narrowest_int(self.num_neighbors))
 
     def _sort_by_time(self, order: IntArray | None, is_sorted: bool) -> IntArray | None:
-        """Sort the entries of each row by time. Return the new `order`, as `_from_coo` does."""
+        """Sort the entries of each row by time.
+
+        `order` has the position of each entry in the edge list, or is None for the same order.
+        Returns it for the sorted entries.
+        """
         if self.times is None:
             return order
         if is_sorted:
@@ -282,7 +295,11 @@ class Topology:
         return len(self.indices)
 
     def csr(self) -> _native.Csr:
-        """Return the graph for kernels. If the arrays do not fit one another, raise ValueError."""
+        """Return the adjacency as the object that kernels take.
+
+        Raises:
+            ValueError: the arrays do not fit one another.
+        """
         return _native.Csr(
             self.indptr,
             self.indices,

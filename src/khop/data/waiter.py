@@ -28,7 +28,7 @@ _threads = threading.local()
 
 
 class Poller(Protocol):
-    """Poller of sockets and descriptors, such as `zmq.Poller` and `select.epoll`."""
+    """Type of objects that wait for sockets and descriptors: `zmq.Poller`, `select.epoll`."""
 
     def register(self, socket: int, flags: int, /) -> object: ...
 
@@ -38,7 +38,10 @@ class Poller(Protocol):
 
 
 class Sockets(Protocol):
-    """Client of other partitions. `poller` waits for its sockets, and `pump` takes replies."""
+    """Type of a client of other partitions, whose requests a waiter waits for.
+
+    `poller` waits for its sockets, and `pump` takes replies.
+    """
 
     @property
     def poller(self) -> Poller: ...
@@ -68,10 +71,12 @@ class Waiter:
         self._reads: dict[ReadTicket, tuple[float, float]] = {}
 
     def add(self, tickets: Iterable[Ticket], timeout: float = TIMEOUT) -> None:
-        """Watch reads until they are done. Requests to partitions are ignored: see `Sockets`.
+        """Watch reads until they are done.
+
+        Requests to partitions are ignored: their client has them.
 
         Args:
-            tickets: the tickets.
+            tickets: handles of the reads.
             timeout: seconds after which a read fails.
         """
         for ticket in tickets:
@@ -85,7 +90,10 @@ class Waiter:
                 ticket.notify(self.wake)
 
     def collect(self) -> None:
-        """Complete reads that are done and fail reads that are late, without waiting."""
+        """Complete the watched reads that are done, and fail those after their timeout.
+
+        Never waits.
+        """
         ready = {descriptor for descriptor, _ in self._epoll.poll(0)}
         if self._event.descriptor in ready:
             self._event.clear()
@@ -120,7 +128,7 @@ class Waiter:
         """Wait until all tickets are done.
 
         Args:
-            tickets: the tickets.
+            tickets: handles of reads, and of requests to other partitions.
             sockets: the client of requests to other partitions. If None, there are no requests.
             timeout: seconds after which a read fails.
 
@@ -152,7 +160,7 @@ class Waiter:
 
 
 def waiter() -> Waiter:
-    """Return the waiter of this thread."""
+    """Return the waiter of this thread, made by the first call."""
     own: Waiter | None = getattr(_threads, "waiter", None)
     if own is None or own.owner != os.getpid():
         own = _threads.waiter = Waiter()

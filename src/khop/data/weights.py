@@ -9,7 +9,7 @@ from khop.typing import Array, ArrayLike
 
 
 def weight_values(values: ArrayLike, label: str = "weights") -> Array:
-    """Check weights and return them in a dtype that the kernels read.
+    """Check edge weights, and return them in a dtype that the kernels read.
 
     Args:
         values: [num_edges] numbers of any dtype.

@@ -1,8 +1,8 @@
-"""Base of the two views of the bundled Debian graph, and the arrays of the snapshot.
+"""Base class of the bundled Debian graphs, and the arrays that they are made of.
 
-`scripts/make_debian_packages.py` wrote the snapshot. Lists of different lengths, such as the names
-in each package's relations, are an array of lengths, `count`, and an array of all values. Names are
-bytes with line feeds between.
+`scripts/make_debian_packages.py` wrote the arrays, the snapshot. Lists of different lengths, such
+as the names in each package's relations, are an array of lengths, `count`, and an array of all
+values. Names are bytes with line feeds between.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from khop.typing import Array, Int64Array, Transform
 
 
 class DebianDataset(InMemoryDataset):  # type: ignore[misc]  # PyG is untyped
-    """One graph made from the snapshot, in memory or cached in a folder.
+    """PyG data set with one graph of Debian's packages, in memory or cached in a folder.
 
     Args:
-        root: folder that caches the processed data, in `root/processed`. If None, the data is
-            made in memory.
-        undirected: add reverse edges, as the subclass describes.
-        transform: applied to the data at each access.
-        pre_transform: applied once, before the data is cached.
-        force_reload: make the data again, whatever the cache holds.
+        root: folder that caches the processed data, in `root/processed`. If None, the data is made
+            in memory.
+        undirected: add reverse edges, as the subclass describes (default: False).
+        transform: applied to the data at each access (default: None).
+        pre_transform: applied once, before the data is cached (default: None).
+        force_reload: make the data again, whatever the cache holds (default: False).
 
     Raises:
         RuntimeError: the cache in `root` cannot be read.
@@ -58,22 +58,22 @@ class DebianDataset(InMemoryDataset):  # type: ignore[misc]  # PyG is untyped
 
     @property
     def has_process(self) -> bool:
-        """False: PyG's own processing needs a root, and its cache reads pickles."""
+        """False, so that PyG does not cache the data itself, as a pickle."""
         return False
 
     @property
     def processed_file_names(self) -> str:
-        """Name of the cached file below `processed_dir`."""
+        """Name of the cached file in folder `processed_dir`."""
         return f"{self._cache_name}{'-undirected' if self.undirected else ''}.pt"
 
     @functools.cached_property
     def names(self) -> list[str]:
-        """Names of the packages, in order of nodes."""
+        """Names of the packages, in order of node ids."""
         return read_names("name")
 
     @functools.cached_property
     def section_names(self) -> list[str]:
-        """Names of the classes, in order of labels."""
+        """Names of the classes, which are sections of Debian's archive, in order of labels."""
         return read_names("section_name")
 
     @functools.cached_property
@@ -83,17 +83,17 @@ class DebianDataset(InMemoryDataset):  # type: ignore[misc]  # PyG is untyped
 
     @functools.cached_property
     def source_names(self) -> list[str]:
-        """Names of the source packages, in order of their numbers."""
+        """Names of the source packages, in order of their ids."""
         return read_names("source_name")
 
     @functools.cached_property
     def tag_names(self) -> list[str]:
-        """Names of the debtags, in order of their numbers."""
+        """Names of the debtags (Debian's tags of packages), in order of their ids."""
         return read_names("tag_name")
 
     @abstractmethod
     def _make(self) -> Data | HeteroData:
-        """Make the data from the snapshot."""
+        """Make the graph from the bundled arrays."""
 
     def _made(self) -> Data | HeteroData:
         data = self._make()
@@ -118,7 +118,7 @@ class DebianDataset(InMemoryDataset):  # type: ignore[misc]  # PyG is untyped
 
 
 def package_attributes() -> dict[str, Tensor]:
-    """Return the attributes of packages in both views: `x`, `y` and masks, see `DebianPackages`."""
+    """Return the attributes of packages: features `x`, labels `y` and masks."""
     split = splits()
     return {
         "x": torch.from_numpy(features()),
@@ -130,7 +130,7 @@ def package_attributes() -> dict[str, Tensor]:
 
 
 def tag_index() -> Tensor:
-    """Return edges from packages to debtags, int64 [2, 109902], in order of package and tag."""
+    """Return edges from packages to debtags, int64 [2, 109902], sorted by package and tag."""
     count, tag = arrays("tag_count", "tag")
     return torch.stack([long(rows(count)), long(tag)])
 
@@ -149,7 +149,7 @@ def _save(data: Data | HeteroData, pre_transform: str, path: Path) -> None:
 
 
 def _load(path: Path) -> tuple[Data | HeteroData, str]:
-    """Read the cache, which may have plain containers and tensors only."""
+    """Read a cached graph, and the name of the pre_transform that made it. No code is run."""
     try:
         content = load_torch(path, "pass force_reload=True")
         cls = HeteroData if content["hetero"] else Data
@@ -162,7 +162,7 @@ def _load(path: Path) -> tuple[Data | HeteroData, str]:
 
 
 def arrays(*keys: str) -> list[Array]:
-    """Read arrays of the snapshot, by their names in the file."""
+    """Return bundled arrays by their names in the file."""
     snapshot = importlib.resources.files("khop.datasets") / "snapshot" / "debian-12.npz"
     with snapshot.open("rb") as file, np.load(file, allow_pickle=False) as archive:
         return [archive[key] for key in keys]
@@ -173,12 +173,12 @@ def read_names(key: str) -> list[str]:
 
 
 def rows(count: Array) -> Int64Array:
-    """Return the row number of each value, int64 [count.sum()]. Row i has `count[i]` values."""
+    """Return the list number of each value, int64 [count.sum()]. List i has `count[i]` values."""
     return np.repeat(np.arange(len(count), dtype=np.int64), count)
 
 
 def relations() -> tuple[Int64Array, Int64Array, Int64Array]:
-    """Return the relations between packages as edges, in order of source and destination.
+    """Return the relations between packages as edges, sorted by source and destination.
 
     Returns:
         Declaring package, named package and code of the relation, each int64 [316108].
@@ -195,7 +195,7 @@ def splits() -> npt.NDArray[np.uint8]:
 
 
 def features() -> npt.NDArray[np.float32]:
-    """Compute rows of TF-IDF times the singular vectors, float32 [63666, 128].
+    """Compute features of packages, float32 [63666, 128]: TF-IDF times the singular vectors.
 
     Every operation works on one element at a time, in a fixed order: sums that NumPy or BLAS would
     reorder to suit the processor could differ in the last bit from one machine to the next.
@@ -213,7 +213,10 @@ def features() -> npt.NDArray[np.float32]:
 
 
 def _by_position(count: Array, values: Array) -> Iterator[tuple[npt.NDArray[np.intp], Array]]:
-    """Yield, for each position, the indices of lists that are long enough, and their values."""
+    """Yield, for each position in lists, the lists that are long enough, and their values there.
+
+    `count` has the length of each list, and `values` all values, list after list.
+    """
     start = np.cumsum(count, dtype=np.int64) - count
     for position in range(int(count.max())):
         reached = np.flatnonzero(count > position)

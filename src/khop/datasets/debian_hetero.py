@@ -87,7 +87,7 @@ class DebianPackagesHetero(DebianDataset):
 
     @property
     def num_classes(self) -> int:
-        """Number of sections."""
+        """Number of classes (sections of Debian's archive)."""
         return len(self.section_names)
 
     def _make(self) -> HeteroData:
@@ -106,7 +106,7 @@ class DebianPackagesHetero(DebianDataset):
 
 
 def _between_packages() -> dict[EdgeType, Tensor]:
-    """Return the relations between packages, one edge type per relation."""
+    """Return the edges between packages, int64 [2, n] for each relation, by edge type."""
     source, destination, codes = (torch.from_numpy(ends) for ends in relations())
     edge_index = torch.stack([source, destination])
     return {
@@ -116,7 +116,7 @@ def _between_packages() -> dict[EdgeType, Tensor]:
 
 
 def _from_packages() -> dict[EdgeType, Tensor]:
-    """Return the edges from packages to what they are built from, maintained by and tagged with."""
+    """Return the edges from packages to their sources, maintainers and tags, by edge type."""
     source, maintainer = (long(ids) for ids in arrays("source", "maintainer"))
     package = torch.arange(len(source))
     return {

@@ -84,17 +84,17 @@ class DebianPackages(DebianDataset):
 
     @functools.cached_property
     def source_id(self) -> Tensor:
-        """Source package of each package, int64 [63666]."""
+        """Id of the source package that each package is built from, int64 [63666]."""
         return long(arrays("source")[0])
 
     @functools.cached_property
     def maintainer_id(self) -> Tensor:
-        """Number of the maintainer of each package, int64 [63666]. Names are not kept."""
+        """Id of the maintainer of each package, int64 [63666]. Names are not kept."""
         return long(arrays("maintainer")[0])
 
     @functools.cached_property
     def tag_index(self) -> Tensor:
-        """Edges from packages to debtags, int64 [2, 109902]. `tag_names` names the tags."""
+        """Edges from packages to debtags (tags), int64 [2, 109902]. `tag_names` names the tags."""
         return tag_index()
 
     def _make(self) -> Data:

@@ -186,7 +186,7 @@ class PowerLaw:
         return -(-self.num_nodes // _NODES_PER_BLOCK)
 
     def _edge_block(self, block: int) -> Int64Array:
-        """Return the edges of a block, int64 [2, m]."""
+        """Return the edges of block number `block`, int64 [2, m]."""
         num_pairs = min(_PAIRS_PER_BLOCK, self._num_pairs - block * _PAIRS_PER_BLOCK)
         raw = _random_bits(self.seed, _STREAM_EDGES, block, 2 * num_pairs)
         ends = self._permutation(self._classes.draw_rank(raw)).reshape(num_pairs, 2)
@@ -199,7 +199,7 @@ class PowerLaw:
         return np.ascontiguousarray(both_ways.reshape(2 * num_pairs, 2).T)
 
     def _write_edges(self, path: Path) -> None:
-        """Write all edges, chunk by chunk, each to the two rows of the array."""
+        """Write all edges to an .npy file of [2, num_edges], chunk by chunk."""
         dtype = np.dtype(np.int32 if self.num_nodes <= 2**31 else np.int64)
         with path.open("wb") as file:
             start = file.write(npy_header(dtype, (2, self.num_edges)))
@@ -212,7 +212,7 @@ class PowerLaw:
                 start += values.nbytes
 
     def _node_shapes(self) -> dict[str, tuple[tuple[int, ...], type[np.generic]]]:
-        """Return shape and dtype of the nodes' arrays, by name."""
+        """Return {attribute: (shape, dtype)} of the nodes' attributes."""
         shapes: dict[str, tuple[tuple[int, ...], type[np.generic]]] = {}
         if self.num_features:
             shapes["x"] = (self.num_nodes, self.num_features), np.float32
@@ -222,7 +222,7 @@ class PowerLaw:
         return shapes
 
     def _node_block(self, name: str, block: int) -> npt.NDArray[Any]:
-        """Return the named array of the nodes of a block."""
+        """Return attribute `name`, 'x', 'y' or 'train_mask', of the nodes of a block."""
         num_nodes = min(_NODES_PER_BLOCK, self.num_nodes - block * _NODES_PER_BLOCK)
         if name == "x":
             count = num_nodes * self.num_features
@@ -247,7 +247,9 @@ class PowerLaw:
 
 
 class _WeightClasses(NamedTuple):
-    """Classes of nodes of equal weight, heaviest first. Nodes are identified by rank.
+    """Classes of nodes of equal weight (expected degree), heaviest first.
+
+    Nodes are identified by rank, their position in the order of weights.
 
     Attributes:
         rank: int64 [C + 1] first rank of each class, and at the end the number of nodes.
@@ -260,7 +262,7 @@ class _WeightClasses(NamedTuple):
     total: Int64Array
 
     def draw_rank(self, raw: UInt64Array) -> Int64Array:
-        """Turn random bits, uint64 [n], to ranks, int64 [n], in proportion to the weights."""
+        """Convert random bits, uint64 [n], to random ranks, int64 [n], in proportion to weights."""
         position = _below(raw, int(self.total[-1]))
         of = np.searchsorted(self.total[1:], position, side="right")
         rank: Int64Array = self.rank[of] + (position - self.total[of]) // self.weight[of]
@@ -324,7 +326,7 @@ class _Permutation:
         self.rounds = list(zip(constants[:3] | np.uint64(1), constants[3:], strict=True))
 
     def __call__(self, values: Int64Array) -> Int64Array:
-        """Permute int64 [n]."""
+        """Return the permuted values, int64 [n]."""
         state = self._step(values.astype(np.uint64))
         walking = np.flatnonzero(state >= self.size)
         while len(walking):
@@ -340,7 +342,7 @@ class _Permutation:
 
 
 def _random_bits(seed: int, stream: int, block: int, count: int) -> UInt64Array:
-    """Return the random bits of a block, uint64 [count], the same in every version of NumPy."""
+    """Return [count] random uint64 of a block and stream, the same in all versions of NumPy."""
     key = np.array([seed, stream], np.uint64)
     # The generator counts in the first word, of which a block uses far less than 2^64.
     generator = np.random.Philox(counter=np.array([0, block, 0, 0], np.uint64), key=key)
@@ -360,7 +362,7 @@ def _below(raw: UInt64Array, bound: int) -> Int64Array:
 
 
 def _regroup(blocks: Iterable[Int64Array], total: int, chunk_size: int) -> Iterator[Int64Array]:
-    """Yield blocks [2, m], of `total` columns together, as chunks [2, chunk_size]."""
+    """Yield the columns of blocks [2, m], `total` in all, as chunks [2, chunk_size]."""
     chunk = np.empty((2, min(chunk_size, total)), np.int64)
     filled = 0
     for block in blocks:
@@ -377,7 +379,7 @@ def _regroup(blocks: Iterable[Int64Array], total: int, chunk_size: int) -> Itera
 
 @contextlib.contextmanager
 def complete_folder(path: Path) -> Iterator[Path]:
-    """Make a folder to be filled in the block, which is renamed to `path` when the block ends.
+    """Context that yields a new folder to fill. It is renamed to `path` when the context ends.
 
     Raises:
         FileExistsError: `path` is not empty.

@@ -122,9 +122,10 @@ class PowerLawHetero:
         return data
 
     def write(self, directory: str | Path) -> None:
-        """Write `edge_index` of each type as `.npy` (int32 if ids fit), named by `file_name`.
+        """Write the edges of each type to an `.npy` file in a folder, named by `file_name`.
 
-        The folder is complete or absent.
+        Arrays are [2, num_edges], int32 if the ids fit, else int64. The folder is complete or
+        absent.
 
         Raises:
             FileExistsError: the folder is not empty.
@@ -137,11 +138,11 @@ class PowerLawHetero:
 
     @staticmethod
     def file_name(edge_type: EdgeType) -> str:
-        """Return the name of the file that holds the edges of a type."""
+        """Return the name of the .npy file that `write` makes for an edge type."""
         return "__".join(edge_type) + ".npy"
 
     def _draw(self, edge_type: EdgeType) -> Int64Array:
-        """Draw the edges of an edge type of `num_edges`."""
+        """Draw the edges of an edge type, int64 [2, n]. Its reverse is not included."""
         source, _, destination = edge_type
         stream = _FIRST_STREAM + _STREAMS * list(self.num_edges).index(edge_type)
         count = self.num_edges[edge_type]
@@ -162,7 +163,7 @@ class PowerLawHetero:
 
 
 def _reverse(edge_type: EdgeType) -> EdgeType:
-    """Return `(b, 'rev_r', a)` for `(a, 'r', b)`, and back."""
+    """Return the reverse edge type: `(b, 'rev_r', a)` for `(a, 'r', b)`, and back."""
     source, relation, destination = edge_type
     turned = relation.removeprefix("rev_") if relation.startswith("rev_") else f"rev_{relation}"
     return (destination, turned, source)

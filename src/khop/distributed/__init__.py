@@ -1,9 +1,9 @@
 """Loaders over many machines: context, dataset, options, and the processes behind them.
 
-Worker mode, on each machine, started by torchrun or by hand:
+Worker mode, on each machine, started by torchrun or by hand::
 
-    trainer 0 ──┬─ partition server      serves this machine's folder to other machines' samplers
-                ├─ sampler 0 ┐           mmap the same folder; use other machines' servers
+    trainer 0 ──┬─ partition server      serves: this machine's folder, to other machines' samplers
+                ├─ sampler 0 ┐           read: the mapped folder, and other machines' servers
                 └─ sampler 1 ┴─ shared memory ─> trainer 0
     trainer 1 ──┬─ sampler 0 ┐
                 └─ sampler 1 ┴─ shared memory ─> trainer 1
@@ -15,9 +15,9 @@ their samplers, each trainer leaves the group. The trainer that started a server
 other trainers have left, too.
 
 Server-client mode: graph servers (`khop serve`, or `init_server` in Python) have the folder and the
-samplers. Trainers are their clients (`init_client`) and have neither:
+samplers. Trainers are their clients (`init_client`) and have neither::
 
-    graph server 0 ──┬─ sampler ┐                          the directory, at the well-known address
+    graph server 0 ──┬─ sampler ┐                          has the directory: all servers' addresses
                      └─ sampler ┴─ arena ─> ZeroMQ ─> receiver ─ shared memory ─> client 0
     graph server 1 ──── sampler ── arena ─> ZeroMQ ─> receiver ─ shared memory ─> client 1
 

@@ -38,7 +38,7 @@ _NARROW_BYTES = 64
 
 
 class DistDataset(PartitionStores, PartitionedGraph):
-    """One partition of a folder, with access to the others.
+    """One partition of a folder, with access to the other partitions. A trainer loads it.
 
         dataset = DistDataset().load('products-parts', partition_idx=rank)
 
@@ -51,7 +51,7 @@ class DistDataset(PartitionStores, PartitionedGraph):
 
     Attributes:
         folder: the partition folder, or None before `load`.
-        partition_idx: the home partition.
+        partition_idx: the home partition, which this trainer has loaded.
         node_labels: {node type: [num_nodes, ...]} labels from `whole_node_label_file`, by original
             id.
         graph_mode: placement of the graph for samplers that draw on devices.
@@ -76,7 +76,7 @@ class DistDataset(PartitionStores, PartitionedGraph):
         self._reader: PartitionReader | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the folder and the endpoints of other partitions, for worker processes."""
+        """Pickle the folder's path and the endpoints of other partitions, for worker processes."""
         return {**self.__dict__, "_service": None, "_reader": None}
 
     def load(
@@ -178,7 +178,7 @@ class DistDataset(PartitionStores, PartitionedGraph):
         meta: FolderMeta,
         stores: Mapping[str | tuple[NodeType | EdgeType, str], Callable[[], RowStore]],
     ) -> Iterator[NamedStore]:
-        """Open the stores that the user names, to check them before anything is started."""
+        """Open the users' stores of attributes, to check them before any process is started."""
         counts = {t.name: t.count for owner in ("node", "edge") for t in meta.types(owner)}
         for store_name, opener in stores.items():
             key = (NODE, store_name) if isinstance(store_name, str) else store_name
@@ -198,7 +198,7 @@ class DistDataset(PartitionStores, PartitionedGraph):
         return cls().load(root, partition_idx, **options)
 
     def __repr__(self) -> str:
-        """Return the folder, the home partition and the graph's size."""
+        """Return text for Python's prompt: folder, home partition and size of the graph."""
         if self.folder is None:
             return f"{type(self).__name__}()"
         nodes = sum(t.count for t in self.meta.node_types)
@@ -212,7 +212,7 @@ class DistDataset(PartitionStores, PartitionedGraph):
         return html_table(repr(self), [] if self.folder is None else self._contents())
 
     def _contents(self) -> list[tuple[str, str]]:
-        """Return a row for each node and edge type: its size and its attributes."""
+        """Return (name, size and attributes) of each node and edge type, as text for a table."""
         meta = self.meta
         types = [(t.name, t.count, t.attrs) for t in meta.node_types]
         types += [(" ".join(t.name), t.count, t.attrs) for t in meta.edge_types]
@@ -224,12 +224,12 @@ class DistDataset(PartitionStores, PartitionedGraph):
 
     @property
     def meta(self) -> FolderMeta:
-        """Metadata of the folder."""
+        """Description of the partition folder: types, attributes and sizes."""
         return self.opened.meta
 
     @property
     def parts(self) -> list[int]:
-        """The home partition and the further ones that this trainer serves, ascending."""
+        """Indices of the partition that this trainer has loaded, and of further ones it serves."""
         return sorted({self.partition_idx, *self._also_serve})
 
     @property
@@ -239,36 +239,36 @@ class DistDataset(PartitionStores, PartitionedGraph):
 
     @property
     def context(self) -> WorkerContext:
-        """Context of this trainer, created from the environment if there is none yet."""
+        """Role and rank of this trainer. Without a context, it joins the group by defaults."""
         return require_context()
 
     @property
     def homes(self) -> list[int]:
-        """Home partition of each trainer of the group, by rank."""
+        """The partition that each trainer of the group has loaded, by rank."""
         return self.service().homes
 
     def connect(self) -> None:
-        """Create `service` together with the other trainers of the group."""
+        """Connect to the other partitions. All trainers of the group call this together."""
         self.service()
 
     def split(self, node_type: NodeType, name: str) -> Int64Array:
-        """See `PartitionedGraph`."""
+        """Return new ids, [n] int64 ascending, of the nodes whose attribute `name` is True."""
         return self.opened.split(node_type, name).astype(np.int64)
 
     def times_of(self, node_type: NodeType, new_ids: Int64Array) -> Int64Array | None:
-        """See `PartitionedGraph`."""
+        """Return the times of nodes, as [n] int64 keys, or None if their type has no times."""
         times = self.opened.node_times(node_type)
         return None if times is None else times[new_ids]
 
     @property
     def opened(self) -> PartitionFolder:
-        """The partition folder. RuntimeError before `load`."""
+        """The partition folder. Before `load`, RuntimeError is raised."""
         if self.folder is None:
             raise RuntimeError("the dataset holds nothing yet: call load() first")
         return self.folder
 
     def local_nodes(self, node_type: NodeType = NODE) -> Tensor:
-        """Return the original ids of the home partition's nodes: [n] int64, ascending."""
+        """Return original ids of the nodes of this trainer's partition: [n] int64, ascending."""
         ids = self.opened.node_ids(self.partition_idx, node_type)
         return torch.from_numpy(np.sort(ids).astype(np.int64))
 
@@ -276,14 +276,14 @@ class DistDataset(PartitionStores, PartitionedGraph):
         return self.opened.id_map(node_type)[original].astype(np.int64)
 
     def to_original_ids(self, new_ids: IntArray, node_type: NodeType = NODE) -> Int64Array:
-        """Return the original ids, [n] int64, of ids of the folder's numbering."""
+        """Return the original ids, [n] int64, of nodes by their new ids (folder's numbering)."""
         return self.opened.original_ids(node_type)[new_ids].astype(np.int64)
 
     def owned_edges(self, edge_type: EdgeType = EDGE) -> Int64Array:
-        """Return this trainer's share of all edges, by original ids: [2, n] int64.
+        """Return the edges of a type that this trainer trains on, by original ids: [2, n] int64.
 
-        The share has edges of its home partition, and of partitions that it serves and that are no
-        trainer's home. Trainers with the same partition get its edges round-robin.
+        They are the edges of its home partition, and of partitions that it serves and that are no
+        trainer's home. Trainers with the same partition get its edges in turn.
         """
         index = self.edge_type_index(edge_type)
         rank, shares = self.context.rank, []
@@ -295,7 +295,7 @@ class DistDataset(PartitionStores, PartitionedGraph):
         return np.concatenate(shares, axis=1)
 
     def service(self) -> PartitionService:
-        """Return this trainer's access to the partitions. All trainers create it together, once.
+        """Access of this trainer to the partitions. All trainers create it together, once.
 
         :meta private:
         """
@@ -338,7 +338,7 @@ class DistDataset(PartitionStores, PartitionedGraph):
         return self._reader
 
     def run_on_rows(self, steps: Callable[[GraphRows], Generator[list[Ticket], None, Any]]) -> Any:
-        """Run a generator, read the rows of the graph that it requests, and return its result.
+        """Run a generator that requests rows of the graph, and return its result.
 
         Args:
             steps: function that makes the generator from the graph's rows. If there are several
@@ -411,7 +411,11 @@ _loaded: list[weakref.ref[DistDataset]] = []
 
 
 def last_loaded() -> DistDataset:
-    """Return the dataset that was loaded last and still exists, or raise RuntimeError."""
+    """Return the `DistDataset` that was loaded last and still exists.
+
+    Raises:
+        RuntimeError: there is none.
+    """
     for reference in reversed(_loaded):
         dataset = reference()
         if dataset is not None:

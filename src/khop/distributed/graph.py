@@ -34,17 +34,17 @@ class PartitionedGraph(abc.ABC):
     @property
     @abc.abstractmethod
     def meta(self) -> FolderMeta:
-        """Metadata of the folder."""
+        """Description of the partition folder: types, attributes and sizes."""
 
     @property
     @abc.abstractmethod
     def where(self) -> str:
-        """Location of the graph, for error messages."""
+        """Path or address of the graph, for error messages."""
 
     @property
     @abc.abstractmethod
     def context(self) -> TrainerContext:
-        """Place of this trainer among the trainers that load the graph."""
+        """Role and rank of this trainer among the trainers that load the graph."""
 
     @abc.abstractmethod
     def connect(self) -> None:
@@ -53,11 +53,13 @@ class PartitionedGraph(abc.ABC):
     @property
     @abc.abstractmethod
     def homes(self) -> list[int]:
-        """Home partition of each trainer, by rank."""
+        """The partition that each trainer has loaded, by rank."""
 
     @abc.abstractmethod
     def owned_edges(self, edge_type: EdgeType = EDGE) -> Int64Array:
-        """Return this trainer's share of all edges, by original ids. Shares are disjoint.
+        """Return the edges of a type that this trainer trains on, by original ids.
+
+        No edge belongs to two trainers.
 
         Args:
             edge_type: their edge type.
@@ -83,7 +85,7 @@ class PartitionedGraph(abc.ABC):
 
     @abc.abstractmethod
     def to_original_ids(self, new_ids: IntArray, node_type: NodeType = NODE) -> Int64Array:
-        """Return the original ids, [n] int64, of ids of the folder's numbering.
+        """Return the original ids, [n] int64, of nodes by their new ids (the folder's numbering).
 
         Args:
             new_ids: [n] integers.
@@ -92,7 +94,7 @@ class PartitionedGraph(abc.ABC):
 
     @abc.abstractmethod
     def _new_ids_of(self, original: IntArray, node_type: NodeType) -> Int64Array:
-        """Return the new ids, [n] int64, of original ids that exist."""
+        """Return the new ids (the folder's numbering), [n] int64, of original ids that exist."""
 
     def to_new_ids(self, ids: ArrayLike, name: str, node_type: NodeType = NODE) -> Int64Array:
         """Return the new ids, [n] int64 of the folder's numbering, of original ids.
@@ -112,7 +114,7 @@ class PartitionedGraph(abc.ABC):
 
     @property
     def info(self) -> GraphInfo:
-        """Types, counts, times and weights, for checks of users' input."""
+        """Types, numbers of nodes and edges, times and weights, for checks of users' arguments."""
         meta = self.meta
         time = meta.time_attr
         return GraphInfo(
@@ -127,12 +129,12 @@ class PartitionedGraph(abc.ABC):
 
     @property
     def num_partitions(self) -> int:
-        """Number of partitions."""
+        """Number of partitions that the folder has."""
         return self.meta.num_parts
 
     @property
     def edge_dir(self) -> EdgeDir:
-        """Direction of the folder: it serves in-neighbours ('in') or out-neighbours ('out')."""
+        """Direction of sampling: 'in' for in-neighbours, 'out' for out-neighbours."""
         return self.meta.edge_dir
 
     @property
@@ -146,7 +148,11 @@ class PartitionedGraph(abc.ABC):
         return sum(t.count for t in self.meta.edge_types)
 
     def node_attr(self, name: str, node_type: NodeType = NODE) -> tuple[str, tuple[int, ...]]:
-        """Return dtype name and row shape of a node attribute, or raise KeyError."""
+        """Return the dtype's name and the row shape of a node attribute.
+
+        Raises:
+            KeyError: there is no such attribute or node type.
+        """
         attr = self.meta.node_type(node_type).attrs[name]
         return attr.dtype, attr.shape
 

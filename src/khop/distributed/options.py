@@ -113,7 +113,7 @@ class MpDistSamplingWorkerOptions:
             )
 
     def devices(self) -> list[str | None]:
-        """Return each sampler's device: its full name, None for the CPU.
+        """Return the device of each sampler: a full name such as 'cuda:0', or None for the CPU.
 
         'cuda' is torch's current GPU in this thread.
 
@@ -198,7 +198,7 @@ class RemoteDistSamplingWorkerOptions:
 
     @property
     def has_server_list(self) -> bool:
-        """True if `server_rank` is a list, so that seeds may be one list per server."""
+        """True if `server_rank` is a list. The seeds may then be one list per server."""
         return isinstance(self.server_rank, Sequence)
 
     def servers(self, client_rank: int, num_servers: int) -> list[int]:
@@ -231,7 +231,7 @@ class RemoteDistSamplingWorkerOptions:
         return ranks
 
     def devices(self) -> list[str | None]:
-        """Return each sampler's device: its full name, None for the CPU.
+        """Return the device of each sampler: a full name such as 'cuda:0', or None for the CPU.
 
         'cuda' is the first GPU: torch's current GPU has no meaning on the server's machine.
 
@@ -272,7 +272,7 @@ WorkerOptions: TypeAlias = (
 
 
 def check_lists(lists: Sequence[object], options: WorkerOptions | None, name: str) -> None:
-    """Raise ValueError unless `options` has a server for each list of an argument, `name`."""
+    """Raise ValueError unless `options` name one server per list of seeds in argument `name`."""
     servers = options.server_rank if isinstance(options, RemoteDistSamplingWorkerOptions) else None
     if not isinstance(servers, (list, tuple)) or len(servers) != len(lists):
         raise ValueError(

@@ -9,7 +9,7 @@ _T = TypeVar("_T")
 
 
 def by_type(values: Any, single: _T) -> dict[_T, Any]:
-    """Return {type: value}: a mapping's copy, {} for None, or {single: values}."""
+    """Return {type: value} from such a mapping, from one value of type `single`, or from None."""
     if values is None:
         return {}
     return dict(values) if isinstance(values, Mapping) else {single: values}
@@ -18,7 +18,7 @@ def by_type(values: Any, single: _T) -> dict[_T, Any]:
 def in_order(
     owner: str, order: Sequence[str], args: Sequence[object], kwargs: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return positional and keyword arguments by name.
+    """Return a call's positional and keyword arguments as one dictionary by name.
 
     Args:
         owner: name of the class or function, for errors.

@@ -25,15 +25,15 @@ class QueueTimeoutError(Exception):
 
 
 class ChannelBase(ABC):
-    """Queue of messages: dictionaries of tensors."""
+    """Base of GLT's queues between processes, whose messages are dictionaries of tensors."""
 
     @abstractmethod
     def send(self, msg: SampleMessage, **kwargs: object) -> None:
-        """Send a message."""
+        """Put a message, a dictionary of tensors, into the queue."""
 
     @abstractmethod
     def recv(self, timeout_ms: float | None = None, **kwargs: object) -> SampleMessage:
-        """Wait for the next message and return it."""
+        """Wait for the next message, at most `timeout_ms` milliseconds, and return it."""
 
 
 class MpChannel(ChannelBase):
@@ -48,14 +48,16 @@ class MpChannel(ChannelBase):
         self._queue = multiprocessing.get_context("spawn").Queue(capacity)
 
     def send(self, msg: SampleMessage, **kwargs: object) -> None:
-        """Send a message. Tensors on GPUs arrive in the host's memory."""
+        """Put a message, a dictionary of tensors, into the queue. GPU tensors arrive on the CPU."""
         del kwargs
         written = io.BytesIO()
         torch.save({name: tensor.cpu() for name, tensor in msg.items()}, written)
         self._queue.put(written.getvalue())
 
     def recv(self, timeout_ms: float | None = None, **kwargs: object) -> SampleMessage:
-        """Wait for the next message and return it.
+        """Wait for the next message, a dictionary of tensors, and return it.
+
+        If `timeout_ms` is None, wait without a limit.
 
         Raises:
             QueueTimeoutError: no message arrived within `timeout_ms` milliseconds.
@@ -69,7 +71,7 @@ class MpChannel(ChannelBase):
         return message
 
     def empty(self) -> bool:
-        """Return True if no message waits."""
+        """Return True if the queue has no message."""
         return self._queue.empty()
 
 
@@ -86,4 +88,4 @@ class ShmChannel(MpChannel):
         super().__init__(capacity)
 
     def pin_memory(self) -> None:
-        """Do nothing: messages have memory of their own."""
+        """Do nothing. GLT's channel would lock its shared memory for GPUs, which this one lacks."""

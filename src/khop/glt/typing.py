@@ -23,7 +23,7 @@ Device: TypeAlias = torch.device | str | int | None
 
 
 class Split(Enum):
-    """Split of a data set's nodes."""
+    """Part of a data set's nodes: for training, validation or test."""
 
     train = "train"
     valid = "valid"
@@ -36,7 +36,7 @@ InputEdges: TypeAlias = EdgeIndexTensor | EdgeType | tuple[EdgeType, EdgeIndexTe
 
 
 class GraphPartitionData(NamedTuple):
-    """Edges of a part.
+    """Edges of a type in one part, from `load_partition`.
 
     Attributes:
         edge_index: sources and destinations, [n] int64 each, by original id.
@@ -50,7 +50,7 @@ class GraphPartitionData(NamedTuple):
 
 
 class FeaturePartitionData(NamedTuple):
-    """Feature rows of a part.
+    """Feature rows of a type in one part, from `load_partition`.
 
     Attributes:
         feats: [n, ...] rows that the part owns.

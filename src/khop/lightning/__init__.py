@@ -3,8 +3,8 @@
 Runs in trainers, and needs `lightning` (or `pytorch_lightning`). `LightningNodeData` and
 `LightningLinkData` are PyG's, with khop's samplers and loaders. `PartitionedNodeData` and
 `PartitionedLinkData` are for partition folders. Lightning (its DDP strategy), torchrun or Slurm
-starts the trainers. Each trainer opens its share of the partitions in `setup`. Loaders divide the
-seeds themselves, so pass `Trainer(use_distributed_sampler=False)`.
+starts the trainers. Each trainer opens its partitions in `setup`. Loaders divide the seeds
+themselves, so pass `Trainer(use_distributed_sampler=False)`.
 """
 
 from khop.lightning.folders import PartitionedLinkData, PartitionedNodeData

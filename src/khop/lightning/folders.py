@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def _data_module() -> Any:
-    """Return the class of data modules of the Lightning package in use."""
+    """Return class `LightningDataModule` of the Lightning package that is installed."""
     names = ["lightning.pytorch", "pytorch_lightning"]  # the same, published twice
     if names[1] in sys.modules and names[0] not in sys.modules:
         names.reverse()
@@ -52,7 +52,9 @@ class _LinkOptions(LoaderOptions, total=False):
 
 
 class _PartitionedData(_Base):  # type: ignore[misc]
-    """Base of data modules. It opens the graph, and subclasses make loaders.
+    """Base of data modules for partition folders and graph servers.
+
+    It opens the graph in `setup`. Subclasses make the loaders.
 
     Attributes:
         graph: the trainer's partition, or the graph of this client's servers. None before `setup`.
@@ -65,7 +67,7 @@ class _PartitionedData(_Base):  # type: ignore[misc]
         self.graph: PartitionedGraph | None = None
 
     def setup(self, stage: str) -> None:
-        """Join the trainers and open the graph. Lightning calls this method on every trainer."""
+        """Join the group of trainers and open the graph. Lightning calls it on every trainer."""
         if self.graph is not None:
             return
         if self._root is not None:
@@ -82,11 +84,11 @@ class _PartitionedData(_Base):  # type: ignore[misc]
         self.graph = client.graph
 
     def teardown(self, stage: str) -> None:
-        """Drop the graph. Its loaders end with Lightning's references to them."""
+        """Drop the reference to the graph. Loaders end with Lightning's references to them."""
         self.graph = None
 
     def _loader(self, stage: str) -> _Loaders:
-        """Return the loader of a stage, or [] if it has none."""
+        """Return the loader of a stage ('train', 'val', ...), or [] if the stage has no seeds."""
         raise NotImplementedError
 
     def train_dataloader(self) -> _Loaders:
@@ -94,15 +96,15 @@ class _PartitionedData(_Base):  # type: ignore[misc]
         return self._loader("train")
 
     def val_dataloader(self) -> _Loaders:
-        """Return the loader of the validation stage, or []."""
+        """Return the loader of the validation stage, or [] without seeds for it."""
         return self._loader("val")
 
     def test_dataloader(self) -> _Loaders:
-        """Return the loader of the test stage, or []."""
+        """Return the loader of the test stage, or [] without seeds for it."""
         return self._loader("test")
 
     def predict_dataloader(self) -> _Loaders:
-        """Return the loader of the prediction stage, or []."""
+        """Return the loader of the prediction stage, or [] without seeds for it."""
         return self._loader("predict")
 
     def _loader_options(self, training: bool) -> LoaderOptions:
@@ -118,7 +120,7 @@ class _PartitionedData(_Base):  # type: ignore[misc]
         return options
 
     def _data(self) -> DistDataset | None:
-        """Return the loaders' `data`: None for clients of graph servers."""
+        """Return argument `data` of the loaders. None for clients of graph servers."""
         return self.graph if isinstance(self.graph, DistDataset) else None
 
 
@@ -133,7 +135,7 @@ class PartitionedNodeData(_PartitionedData):
             name of a boolean attribute, [n] original ids, or a mask. If None, the stage has no
             loader. 'val_mask' and 'test_mask' count as None if the folder lacks them.
         node_type: node type of the seeds. Required if the graph has several.
-        collect_features: deliver attributes.
+        collect_features: deliver attributes with the batches (default: True).
         **options: `LoaderOptions` of `DistNeighborLoader`. `shuffle` (default: True), `drop_last`
             and `num_virtual_ranks` concern training alone.
 
@@ -249,10 +251,10 @@ class PartitionedLinkData(_PartitionedData):
 
 
 def open_share(root: str | os.PathLike[str], rank: int, world_size: int) -> DistDataset:
-    """Open a trainer's share of a folder's partitions.
+    """Open the partitions of a folder that a trainer serves. `rank` is below `world_size`.
 
-    If there are more trainers than partitions, trainers of consecutive ranks share a partition. If
-    there are fewer, a trainer serves several partitions.
+    If there are more trainers than partitions, trainers of consecutive ranks open the same
+    partition. If there are fewer, a trainer serves several partitions.
     """
     num_parts = PartitionFolder(root).num_parts
     home = rank * num_parts // world_size

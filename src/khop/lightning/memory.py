@@ -21,14 +21,17 @@ _OF_EPOCHS = ("seed", "stream")
 
 
 class _InMemory:
-    """Mixin for PyG's data modules. It makes khop's sampler from the options about sampling."""
+    """Mixin for PyG's Lightning data modules, which makes them use khop's sampler."""
 
     eval_graph_sampler: Any
     eval_loader_kwargs: dict[str, Any]
     loader_kwargs: dict[str, Any]
 
     def _set_up(self, data: _Graph, sampler_name: str, args: Any, options: dict[str, Any]) -> None:
-        """Call PyG's `__init__`, with khop's sampler as `sampler_name` unless users pass one."""
+        """Call PyG's `__init__`, with khop's sampler as `sampler_name` unless users pass a sampler.
+
+        `args` and `options` are the user's arguments.
+        """
         loader = options.get("loader", "neighbor")
         if loader not in ("neighbor", "link_neighbor") or options.get(sampler_name) is not None:
             super().__init__(data, *args, **options)  # type: ignore[call-arg]
@@ -50,7 +53,7 @@ class _InMemory:
 def _split(
     options: dict[str, Any], names: Collection[str]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Split options into the ones in `names` and the rest."""
+    """Split options into two dictionaries: the ones in `names`, and the rest."""
     named = {name: value for name, value in options.items() if name in names}
     return named, {name: value for name, value in options.items() if name not in names}
 
@@ -91,7 +94,7 @@ class LightningNodeData(
         node_sampler: Any = None,
         **kwargs: Any,
     ) -> Any:
-        """Return the loader of a stage. PyG calls this."""
+        """Return the loader of a stage, for these seeds and times. PyG calls this method."""
         if not isinstance(node_sampler, NeighborSampler):
             return super().dataloader(input_nodes, input_time, input_id, node_sampler, **kwargs)
         return NeighborLoader(
@@ -142,7 +145,7 @@ class LightningLinkData(
         link_sampler: Any = None,
         **kwargs: Any,
     ) -> Any:
-        """Return the loader of a stage. PyG calls this."""
+        """Return the loader of a stage, for these links, labels and times. For PyG."""
         if not isinstance(link_sampler, NeighborSampler):
             return super().dataloader(
                 input_edges, input_labels, input_time, input_id, link_sampler, **kwargs

@@ -130,7 +130,7 @@ class _LinkSampler(Protocol):
 
 
 class _Negatives(Protocol):
-    """PyG's `NegativeSampling`, also for type checkers that do not read PyG."""
+    """PyG's `NegativeSampling` as a type, also for type checkers that do not read PyG's code."""
 
     def is_binary(self) -> bool: ...
 
@@ -143,7 +143,10 @@ _NegSampling: TypeAlias = Literal["binary", "triplet"] | Mapping[str, object] | 
 def check_loader_options(
     worker_type: object, options: Mapping[str, Any], batch_size: int | None = 1
 ) -> None:
-    """Raise TypeError or ValueError for options that torch's loader cannot make batches with."""
+    """Raise TypeError or ValueError for `DataLoader` options with which no batches can be made.
+
+    `batch_size` None is valid only with a `batch_sampler`.
+    """
     if worker_type not in (None, "thread", "process"):
         raise ValueError(f"worker_type must be 'thread' or 'process' (got {worker_type!r})")
     known = inspect.signature(DataLoader).parameters
@@ -177,7 +180,10 @@ def _check_index(value: Any, name: str) -> None:
 
 
 def check_positive(value: object, name: str) -> None:
-    """Raise TypeError unless an argument is an integer, ValueError unless it is positive."""
+    """Raise TypeError unless `value` is an integer, ValueError unless it is positive.
+
+    `name` is the argument's name in the message.
+    """
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(f"{name} must be an integer (got {value!r})")
     if value < 1:
@@ -185,22 +191,26 @@ def check_positive(value: object, name: str) -> None:
 
 
 def wants_processes(loader: object) -> bool:
-    """Return True if a loader with `worker_type` None has an argument that only processes use.
+    """Return True if a loader needs torch's worker processes, though its `worker_type` is None.
 
-    PyG's `enable_cpu_affinity` and similar methods set such an argument for a block of code.
+    It does with an argument that only processes use, such as `worker_init_fn`. PyG's
+    `enable_cpu_affinity` and similar methods set such an argument for a block of code.
     """
     return any(getattr(loader, name) is not None for name in _OF_PROCESSES)
 
 
 def check_hooks(**hooks: object) -> None:
-    """Raise TypeError unless every hook is None or callable."""
+    """Raise TypeError unless every hook, by argument name, is None or callable."""
     for name, hook in hooks.items():
         if hook is not None and not callable(hook):
             raise TypeError(f"{name} must be a function of what it is applied to (got {hook!r})")
 
 
 def refuse_settled(owner: object, names: Iterable[str], options: Mapping[str, object]) -> None:
-    """Raise TypeError for options, by `names`, that the loader `owner` determines itself."""
+    """Raise TypeError if `options` has any of `names`, which the loader class sets itself.
+
+    `owner` is the loader, named in the message.
+    """
     for name in names:
         if name in options:
             raise TypeError(f"{type(owner).__name__} has no argument {name}: leave it out")
@@ -209,10 +219,11 @@ def refuse_settled(owner: object, names: Iterable[str], options: Mapping[str, ob
 def check_sampler(
     sampler: object, method: str, data: Any, device: str | int | torch.device | None
 ) -> None:
-    """Raise TypeError unless `neighbor_sampler` has a method, ValueError unless it fits `data`.
+    """Raise TypeError or ValueError unless a user's `neighbor_sampler` fits the loader of `data`.
 
-    A sampler of khop fits if its graph and `data` (from `as_input`) are both heterogeneous, or both
-    homogeneous.
+    A sampler of khop fits if its graph and `data` are both heterogeneous, or both homogeneous. Each
+    sampler must have the method of this name, such as 'sample_from_nodes'. With it, the loader must
+    have no `device` of its own.
     """
     if not is_cpu(device):
         raise ValueError("pass device to the sampler that is given, not to the loader")

@@ -42,8 +42,8 @@ from khop.typing import Transform, WorkerType
 class EpochLoader(StatefulLoader):
     """Mixin that overrides the iteration of a PyG loader: khop's kernels sample and gather.
 
-    Batches are made in the iterating thread, in other threads or in torch's worker processes, by
-    one of the ways of `khop.loader.batches.ways`.
+    Batches are made in the iterating thread, in other threads or in torch's worker processes. A
+    `Way` of `khop.loader.batches.ways` samples a batch and joins it with attributes.
     """
 
     # Of PyG's loader:
@@ -70,15 +70,26 @@ class EpochLoader(StatefulLoader):
         raise NotImplementedError
 
     def _draw(self, inputs: Any, key: BatchKey | None) -> Any:
-        """Sample some of the loader's input, by the method that all of PyG's samplers have."""
+        """Sample the neighbourhood of some seeds or links, and return PyG's sampler output.
+
+        `inputs` is PyG's `NodeSamplerInput` or `EdgeSamplerInput` of a batch. If its random `key`
+        is None, the sampler draws one.
+        """
         raise NotImplementedError
 
     def _annotate(self, batch: Any, metadata: Any) -> None:
-        """Add the attributes about seeds or links to a batch."""
+        """Add what belongs to seeds or links to a batch: `input_id`, labels, times, ...
+
+        `metadata` is the sampler's, as in PyG's sampler output.
+        """
         raise NotImplementedError
 
     def _draw_planned(self, positions: KeyedBatch) -> tuple[SampledSubgraph, Any]:
-        """Sample a batch with khop's sampler, and return the sampler's metadata, too."""
+        """Sample the batch of these positions with khop's sampler. Return it with its metadata.
+
+        `positions` are the positions of its seeds or links in the loader's input, with the random
+        key.
+        """
         raise NotImplementedError
 
     def _seed_nodes(self) -> Any:
@@ -86,7 +97,10 @@ class EpochLoader(StatefulLoader):
         raise NotImplementedError
 
     def _link_spec(self) -> tuple[LinkSpec | None, list[Any]]:
-        """Return the specification of link batches, and the weights of negatives' ends."""
+        """Return the options of link batches, and the weights by which ends of negatives are drawn.
+
+        A loader of nodes has none: (None, []).
+        """
         return None, []
 
     # Shared by all loaders.
@@ -99,7 +113,7 @@ class EpochLoader(StatefulLoader):
         worker_type: WorkerType | None,
         options: TorchOptions,
     ) -> None:
-        """Complete the construction, after PyG's `__init__`."""
+        """Set khop's part of a loader of `num_seeds` seeds or links up, after PyG's `__init__`."""
         self._num_seeds = num_seeds
         self._stores = (
             StoreJoiner(self.data, self.custom_cls) if isinstance(self.data, tuple) else None
@@ -143,7 +157,7 @@ class EpochLoader(StatefulLoader):
         return self._sampler.sample_prob(self._seed_nodes(), batch_size=self.batch_size)
 
     def _open(self, progress: EpochProgress) -> BatchSource:
-        """Return the source of an epoch's batches, from the first that has not been delivered."""
+        """Return the source of an epoch's batches, from the first undelivered one on."""
         self._joiner.forget()
         if self._device_joiner is not None:
             self._device_joiner.forget()
@@ -174,7 +188,10 @@ class EpochLoader(StatefulLoader):
 
     @cached_property
     def _digests(self) -> tuple[str, str | None]:
-        """Digests of the seeds and of khop's sampling. The second is None for other samplers."""
+        """Digests of the seeds and of the sampling options, to compare with a saved state.
+
+        The second is None if the sampler is not khop's.
+        """
         inputs, sampler = self.input_data, self._sampler
         ends = [inputs.node] if hasattr(inputs, "node") else [inputs.row, inputs.col]
         seeds = digest([inputs.input_type, *ends, inputs.time])
@@ -188,17 +205,17 @@ class EpochLoader(StatefulLoader):
         )
 
     def _get_iterator(self) -> Any:
-        """Return torch's iterator, whose workers end with the loader."""
+        """Return torch's iterator over worker processes. They end when the loader is freed."""
         self._begun = self._begun or self._cursor.begin()
         return torch_iterator(self, super()._get_iterator, self._begun)  # type: ignore[misc]
 
     @property
     def _index_sampler(self) -> Any:
-        """Keyed batches of the epoch, over which torch's own iterators run."""
+        """Batches of the epoch, each with its random key, over which torch's own iterators run."""
         return LazyEpoch(self)
 
     def _batches(self, progress: EpochProgress) -> Iterable[KeyedBatch]:
-        """Return the batches of an epoch that have not been delivered."""
+        """Return the seeds and keys of an epoch's undelivered batches."""
         if self._has_user_sampler:
             return _replayed(self.batch_sampler, progress, self._num_seeds)
         plan = EpochPlan(self._num_seeds, self.batch_size, self.drop_last)
@@ -209,25 +226,29 @@ class EpochLoader(StatefulLoader):
         return len(self.batch_sampler)
 
     def collate_fn(self, index: Any) -> Any:
-        """Sample a batch of seeds, given by their positions in the input.
+        """Sample the batch of the seeds at the positions `index` of the loader's input.
 
-        Subclasses may override this method and `filter_fn`, and users may set both on a loader.
-        They are called as PyG calls them, with a list of positions.
+        Returns PyG's sampler output, or the joined batch with `filter_per_worker`. Subclasses may
+        override this method and `filter_fn`, and users may set both on a loader. They are called as
+        PyG calls them, with a list of positions.
         """
         out = PygWay(self).sample(index)
         return self.filter_fn(out) if self.filter_per_worker else out
 
     def filter_fn(self, out: Any) -> Any:
-        """Join a sampled subgraph with its attributes and apply the transform."""
+        """Join PyG's sampler output with its attributes, and apply `transform`."""
         batch = PygWay(self).joined(out)
         return batch if self.transform is None else self.transform(batch)
 
     def _is_replaced(self, name: str) -> bool:
-        """Return True if a subclass or the user has replaced a method."""
+        """Return True if a subclass or the user has replaced the method `name`."""
         return name in self.__dict__ or getattr(type(self), name) is not getattr(EpochLoader, name)
 
     def _collate(self, joiner: Collator, drawn: SampledSubgraph, metadata: Any) -> Any:
-        """Join a subgraph in khop's form with the attributes of its graph and its seeds."""
+        """Join a drawn subgraph with the attributes of its nodes, edges and seeds: PyG's batch.
+
+        `joiner` gathers the attributes, `metadata` is the sampler's.
+        """
         join = joiner.join_data if isinstance(self.data, Data) else joiner.join_hetero_data
         batch: Any = join(self.data, drawn)
         self._annotate(batch, metadata)
@@ -242,13 +263,16 @@ class EpochLoader(StatefulLoader):
             add_values(batch, values, info.node_types, list(info.edge_types))
 
     def _join_by_pyg(self, out: Any) -> Any:
-        """Join a sampled subgraph by PyG's method, without the hooks, which were applied before."""
+        """Join PyG's sampler output by PyG's `filter_fn`, without `transform` and the other hook.
+
+        The caller applies the hooks.
+        """
         plain = SimpleNamespace(**{**vars(self), "transform": None})
         plain.transform_sampler_output = None
         return super().filter_fn.__func__(plain, out)  # type: ignore[misc]
 
     def _finish(self, timed: Timed) -> Any:
-        """Finish a batch in the iterating thread: device, transform, pinned memory."""
+        """Finish a batch in the iterating thread: copy to device, `transform`, pinned memory."""
         batch = timed.batch
         if isinstance(batch, OnDevice):
             batch = batch.taken()
@@ -274,11 +298,14 @@ class EpochLoader(StatefulLoader):
 def _replayed(
     batches: Iterable[Any], progress: EpochProgress, num_inputs: int
 ) -> Iterator[KeyedBatch]:
-    """Yield the batches of a user's own sampler that have not been delivered.
+    """Yield the undelivered batches of a user's own sampler (`batches`).
+
+    `progress` also keeps the sampler's state. `num_inputs` is the loader's number of seeds or
+    links.
 
     Raises:
         IndexError, TypeError: the sampler does not name positions in the loader's input.
-        ValueError: the sampler's first batches are not the ones that were delivered.
+        ValueError: the sampler's first batches differ from the ones that were delivered.
     """
     first, replay = progress.delivered, progress.replay
     if replay is None:

@@ -25,7 +25,7 @@ _NODES, _LINKS = "input_nodes", "edge_label_index"
 
 
 class CheckedNodes(NamedTuple):
-    """Nodes that exist.
+    """Node ids that have been checked: they exist in the graph.
 
     Attributes:
         ids: [n] integers.
@@ -37,7 +37,9 @@ class CheckedNodes(NamedTuple):
 
 
 def split_nodes(info: GraphInfo, nodes: Any, name: str = _NODES) -> tuple[NodeType, Any]:
-    """Split a user's argument into node type and seeds. `name` is its name in error messages.
+    """Split a user's `input_nodes` argument into (node type, seeds).
+
+    `name` is the argument's name in error messages.
 
     Raises:
         ValueError: the node type is missing or unknown, or is passed for a homogeneous graph.
@@ -59,7 +61,9 @@ def split_nodes(info: GraphInfo, nodes: Any, name: str = _NODES) -> tuple[NodeTy
 def checked_nodes(
     info: GraphInfo, node_type: NodeType, nodes: Any, name: str = _NODES
 ) -> CheckedNodes:
-    """Check nodes: [n] ids, a boolean mask over all nodes, or None for all nodes.
+    """Check a user's nodes: [n] ids, a boolean mask over all nodes, or None for all nodes.
+
+    `name` is the argument's name in error messages.
 
     Raises:
         IndexError, TypeError, ValueError: nodes do not exist, or are malformed.
@@ -84,10 +88,10 @@ def checked_nodes(
 
 
 def split_links(info: GraphInfo, seed_links: Any, name: str = _LINKS) -> tuple[EdgeType, Any]:
-    """Split a user's argument into edge type and links. `name` is its name in error messages.
+    """Split a user's `edge_label_index` argument into (edge type, links).
 
     An edge type may be (source type, destination type), which is completed. (None, links) is PyG's
-    form for stores without types.
+    form for stores without types. `name` is the argument's name in error messages.
 
     Raises:
         ValueError: the edge type is missing or has unknown node types, or is passed for a
@@ -117,7 +121,7 @@ def split_links(info: GraphInfo, seed_links: Any, name: str = _LINKS) -> tuple[E
 
 
 def check_all_edges(info: GraphInfo, edge_type: EdgeType) -> None:
-    """Raise ValueError unless the graph has the edge type of which all edges are requested."""
+    """Raise ValueError unless the graph has edges of this type, all of which are to be links."""
     if edge_type not in info.edge_types:
         raise ValueError(
             f"{_LINKS} takes all edges of type {edge_type}, but there are the types "
@@ -126,10 +130,13 @@ def check_all_edges(info: GraphInfo, edge_type: EdgeType) -> None:
 
 
 def checked_links(info: GraphInfo, edge_type: EdgeType, links: Any, name: str = _LINKS) -> Tensor:
-    """Check and return [2, n] links. The graph may have no edges of their type.
+    """Check a user's links, and return them as an integer tensor [2, n] of node ids.
+
+    `links` must exist as nodes. The graph may have no edges of type `edge_type`. `name` is the
+    argument's name in error messages.
 
     Raises:
-        IndexError, TypeError, ValueError: links do not exist, or are malformed.
+        IndexError, TypeError, ValueError: their nodes do not exist, or they are malformed.
     """
     if isinstance(links, (tuple, list)) and len(links) == 2:
         src, dst = (as_tensor(ends, f"a row of {name}") for ends in links)
@@ -158,7 +165,12 @@ def checked_links(info: GraphInfo, edge_type: EdgeType, links: Any, name: str = 
 def checked_labels(
     labels: Any, num_links: int, negatives: NegativeSampling | None
 ) -> Tensor | None:
-    """Return the labels of links as a tensor, or None. ValueError for labels with triplets."""
+    """Return the labels of links as a tensor, or None if there are none.
+
+    Raises:
+        TypeError: the labels are not numbers.
+        ValueError: there are not `num_links` labels, or negatives are triplets, which have none.
+    """
     if labels is not None and negatives is not None and negatives.is_triplet():
         raise ValueError(
             "'edge_label' needs to be undefined for negatives of mode 'triplet', which have no "
@@ -170,14 +182,16 @@ def checked_labels(
 def checked_times(times: Any, count: int, name: str, unit: str) -> Tensor | None:
     """Return the times of seeds or links as a tensor, checked by `checked_values`.
 
-    NumPy converts a list of floats to float64. Torch's float32 would keep only seven digits.
+    A list of floats becomes float64, as in NumPy. Torch's float32 would keep only seven digits.
     """
     is_sequence = isinstance(times, (list, tuple)) and all(isinstance(t, Real) for t in times)
     return checked_values(np.asarray(times) if is_sequence else times, count, name, unit)
 
 
 def checked_values(values: Any, count: int, name: str, unit: str) -> Tensor | None:
-    """Return one value for each seed or link (`unit`) as a tensor. If None, return None.
+    """Return one value for each seed or link as a tensor, or None if `values` is None.
+
+    `name` is the argument's name and `unit` is 'seeds' or 'links', for error messages.
 
     Raises:
         TypeError: the values are not numbers.
@@ -195,7 +209,9 @@ def checked_values(values: Any, count: int, name: str, unit: str) -> Tensor | No
 
 
 def as_tensor(values: Any, name: str) -> Tensor:
-    """Return a tensor, an array or an iterable of numbers as a tensor. An empty list becomes int64.
+    """Convert a tensor, an array or an iterable of numbers to a tensor.
+
+    An empty list becomes int64. `name` is the argument's name in error messages.
 
     Raises:
         TypeError: it holds neither numbers nor booleans, or lists of different lengths.
@@ -223,7 +239,10 @@ def as_tensor(values: Any, name: str) -> Tensor:
 
 
 def _over(array: np.ndarray[Any, Any]) -> Tensor:
-    """Return a tensor that shares the memory of an array, even read-only: khop does not write."""
+    """Return a tensor that shares an array's memory, also if this is read-only.
+
+    It is never written.
+    """
     native = np.asarray(array, array.dtype.newbyteorder("="))
     if min(native.strides, default=0) < 0:
         native = native.copy()  # torch has no negative strides
@@ -242,7 +261,10 @@ def _check_ids(values: Tensor, name: str) -> None:
 
 
 def _check_no_type(values: Any, name: str, unit: str) -> None:
-    """Raise ValueError for (type, seeds or links) with a homogeneous graph."""
+    """Raise ValueError if a user passes (type, seeds or links) for a homogeneous graph.
+
+    `name` is the argument's name, `unit` says whether it holds seeds or links.
+    """
     is_pair = isinstance(values, (tuple, list)) and len(values) == 2
     named, rest = values if is_pair else (None, None)
     if isinstance(named, tuple):

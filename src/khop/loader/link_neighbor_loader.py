@@ -240,7 +240,10 @@ class LinkNeighborLoader(
 
 
 def _checked_links(data: Any, edge_label_index: SeedLinks) -> tuple[EdgeType | None, Tensor]:
-    """Return edge type (None if homogeneous) and links. If no links are passed, take all edges."""
+    """Return the checked links [2, n] with their edge type, which is None in a homogeneous graph.
+
+    `edge_label_index` is the user's argument. Without links, all edges of the type are taken.
+    """
     source = open_input(data)
     info = source.info
     link_type, links = split_links(info, edge_label_index)

@@ -238,7 +238,7 @@ class SubGraphLoader(NeighborLoader):
         **kwargs: `NodeOptions`: `batch_size`, `shuffle`, `seed`, `num_workers`, ...
 
     Raises:
-        TypeError: `subgraph_type` is given.
+        TypeError: `subgraph_type` is passed, which is always 'induced' here.
 
     Example:
         >>> loader = SubGraphLoader(data, torch.tensor([0, 1, 2]), batch_size=3)

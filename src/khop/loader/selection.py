@@ -1,6 +1,6 @@
-"""Seeds or links of a loader in memory in the sampler's form, selected by position.
+"""Seeds or links of a loader in memory, in the form that khop's sampler takes.
 
-Runs in the trainer and its worker processes.
+A batch selects them by position. Runs in the trainer and its worker processes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,11 @@ from khop.typing import Array, Int64Array
 
 
 class NodeInputs:
-    """Seeds of a loader. IndexError or ValueError if they do not exist, or times are invalid."""
+    """Seeds of a loader, from which a batch selects its own by position.
+
+    Raises:
+        IndexError, ValueError: seeds do not exist, or times are invalid.
+    """
 
     def __init__(self, sampler: NeighborSampler, inputs: NodeSamplerInput) -> None:
         self._seeds = sampler.seed_set(inputs)
@@ -29,7 +33,10 @@ class NodeInputs:
         self._time = _Column(inputs.time)
 
     def take(self, positions: Int64Array) -> tuple[SeedSet, tuple[Tensor, Tensor | None]]:
-        """Return the seeds at `positions`, and (input_id, time). Never change `positions` later."""
+        """Return the seeds at `positions` [n], and their (input_id, time).
+
+        The result may share the memory of `positions`, so the caller must not change them later.
+        """
         node_type, ids, times = self._seeds
         seeds = SeedSet(node_type, ids[positions], None if times is None else times[positions])
         input_id = self._input_id.take(positions)
@@ -38,7 +45,7 @@ class NodeInputs:
 
 
 class LinkTags(NamedTuple):
-    """Values of a batch's links for `link_metadata`, by PyG's names."""
+    """Values of a batch's links that are added to the batch, by PyG's names."""
 
     input_id: Tensor
     label: Tensor | None
@@ -46,7 +53,11 @@ class LinkTags(NamedTuple):
 
 
 class LinkInputs:
-    """Links of a loader. IndexError or ValueError if they do not exist, or times are invalid."""
+    """Links of a loader, from which a batch selects its own by position.
+
+    Raises:
+        IndexError, ValueError: links do not exist, or times are invalid.
+    """
 
     def __init__(
         self, sampler: NeighborSampler, inputs: EdgeSamplerInput, options: LinkOptions
@@ -58,7 +69,10 @@ class LinkInputs:
         self._time = _Column(inputs.time)
 
     def take(self, positions: Int64Array) -> tuple[Links, LinkTags]:
-        """Return the links at `positions`, and their tags. Never change `positions` later."""
+        """Return the links at `positions` [n], and their ids, labels and times.
+
+        The result may share the memory of `positions`, so the caller must not change them later.
+        """
         links = self._links
         time = None if links.time is None else links.time[positions]
         input_id = self._input_id.take(positions)
@@ -71,10 +85,11 @@ class LinkInputs:
 
 
 class _Column:
-    """Values of a loader's seeds or links, selected by position. They may be None.
+    """A loader's values of all seeds or links, such as times. Batches select them by position.
 
-    NumPy selects the values if it has their dtype: little of torch's code stays in the CPU caches
-    between batches, so its first operation takes 20 us, and NumPy's 4 us.
+    `values` may be None: then every selection is None. NumPy selects if it has the values' dtype.
+    Little of torch's code stays in the CPU caches between batches, so its first operation takes 20
+    us, and NumPy's 4 us.
     """
 
     def __init__(self, values: Tensor | None) -> None:

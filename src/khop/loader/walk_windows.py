@@ -51,7 +51,7 @@ class WalkOptions(TypedDict, total=False):
 
 
 class _WindowLoader(abc.ABC):
-    """Base of both loaders: batches of start nodes, a walk from each, and their windows."""
+    """Base of `Node2VecLoader` and `MetaPath2VecLoader`: walks, cut into windows."""
 
     def __init__(
         self,
@@ -104,7 +104,7 @@ class _WindowLoader(abc.ABC):
         return self._epochs.num_batches
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the number of the epoch that the next iteration makes, counted from 0."""
+        """Set the number of the epoch that the next iteration makes. The first is 0."""
         self._keys.epoch = epoch
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
@@ -120,7 +120,11 @@ class _WindowLoader(abc.ABC):
         return self._windows(self._whole(walked)), self._windows(self._numbered(negative))
 
     def _drawn(self, starts: Int64Array, run_key: int, batch: int) -> Int64Array:
-        """Return negative walks: start nodes, then uniform nodes of the types of a walk."""
+        """Return negative walks [n, nodes of a walk]: `starts` [n], then uniform nodes.
+
+        The nodes have the types of a walk's nodes. `run_key` and `batch` determine the random
+        numbers.
+        """
         counts = [self._walker.info.node_counts[t] for t in self._walker.info.node_types]
         drawn, walks = [starts], np.arange(len(starts))
         for step, node_type in enumerate(self._types[1:]):
@@ -131,10 +135,10 @@ class _WindowLoader(abc.ABC):
 
     @abc.abstractmethod
     def _whole(self, walks: Int64Array) -> Int64Array:
-        """Return walks in the model's numbering. The -1 after a walk's end are replaced."""
+        """Convert walks to the model's node numbers, and replace the -1 after a walk's end."""
 
     def _numbered(self, walks: Int64Array) -> Int64Array:
-        """Return walks without -1 in the model's numbering of nodes."""
+        """Convert complete walks, without -1, to the model's numbering of nodes."""
         return walks
 
     def _windows(self, walks: Int64Array) -> Tensor:

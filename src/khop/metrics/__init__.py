@@ -1,6 +1,6 @@
 """Metrics of loaders and graph servers, in Prometheus's format.
 
-A trainer serves its metrics with one line:
+A trainer serves its metrics with one line::
 
     khop.metrics.serve(9400, lambda: khop.metrics.of_loaders({"train": train, "test": test}))
 

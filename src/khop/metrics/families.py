@@ -39,19 +39,19 @@ def of_server(snapshot: Mapping[str, Any]) -> str:
 
 
 class Families(dict[str, Family]):
-    """Metrics by name, created with their first sample."""
+    """Metrics by name, for a page of Prometheus. They are created with their first sample."""
 
     def __init__(self, prefix: str) -> None:
         super().__init__()
         self._prefix = prefix
 
     def counters(self, labels: Labels, *samples: tuple[str, str, float]) -> None:
-        """Add samples of counters: name, help and value of each."""
+        """Add one sample to each of some counters: (name, help, value), all with these labels."""
         for name, help, value in samples:
             self._family(f"{name}_total", "counter", help).add(value, labels)
 
     def gauges(self, labels: Labels, *samples: tuple[str, str, float]) -> None:
-        """Add samples of gauges: name, help and value of each."""
+        """Add one sample to each of some gauges: (name, help, value), all with these labels."""
         for name, help, value in samples:
             self._family(name, "gauge", help).add(value, labels)
 

@@ -52,7 +52,7 @@ _PLAIN = "text/plain; charset=utf-8"
 
 @dataclass
 class _Connection:
-    """A client's connection and its state."""
+    """A client's connection to the page of metrics, and its state. `deadline` is in seconds."""
 
     socket: socket.socket
     deadline: float
@@ -145,7 +145,7 @@ class MetricsServer:
 
     @property
     def url(self) -> str:
-        """Address of the page."""
+        """URL of the page."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"http://{host}:{self.port}/metrics"
 
@@ -192,7 +192,7 @@ class MetricsServer:
             self._woken.close()
 
     def _seconds_left(self) -> float | None:
-        """Return seconds until a connection is overdue or accepting resumes. None if neither."""
+        """Return the seconds until a connection is overdue or accepting resumes, or None."""
         due = [connection.deadline for connection in self._connections.values()]
         if not self._is_accepting:
             waits = self._accept_again
@@ -217,7 +217,7 @@ class MetricsServer:
         self._selector.register(accepted, selectors.EVENT_READ)
 
     def _replaceable(self) -> list[_Connection]:
-        """Return the connections that may be ended for a new one, the best first.
+        """Return the connections that may be ended to make room for a new one, the best first.
 
         First the idle ones, which wait for a request or have been answered, by age. Then the ones
         whose client does not read its reply.
@@ -227,7 +227,7 @@ class MetricsServer:
         return [one for one in connections if not one.unsent or one.deadline < until]
 
     def _accept_or_not(self) -> None:
-        """Stop accepting while no connection or no descriptor is left, else resume."""
+        """Stop accepting connections while none is free, or no descriptor is left. Else resume."""
         can_accept = time.monotonic() >= self._accept_again and (
             len(self._connections) < MAX_CONNECTIONS or bool(self._replaceable())
         )

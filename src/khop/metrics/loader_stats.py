@@ -33,11 +33,12 @@ class LoaderStats:
         batches: batches delivered.
         seeds: seeds in the batches, or links with link loaders.
         nodes, edges: nodes and edges in the batches.
-        rows: node rows that came from the home partition ('local'), from copies of hot rows
-            ('cached'), from rows of other partitions that an earlier batch left in memory
-            ('reused', see `cache_memory`) and from other partitions ('remote').
+        rows: node rows from the home partition ('local'), from copies of hot rows ('cached') and
+            from other partitions ('remote'). An earlier batch left the 'reused' rows of other
+            partitions in memory (`cache_memory`).
         delivered_bytes: bytes of the batches.
         remote_bytes: bytes that came from other partitions: neighbours and attributes.
+        reused_bytes: bytes of rows of other partitions that an earlier batch left in memory.
         disk: reads past the page cache (`features_on_disk`): rows that were 'asked' for, rows of
             these that were 'missed' by the cache, 'reads' of the disk and their 'bytes'.
         trainer_seconds: time of the thread that iterates. 'waiting': in the loader, until a batch
@@ -69,6 +70,7 @@ class LoaderStats:
     rows: dict[str, int] = field(default_factory=lambda: dict.fromkeys(ROWS, 0))
     delivered_bytes: int = 0
     remote_bytes: int = 0
+    reused_bytes: int = 0
     disk: dict[str, int] = field(default_factory=lambda: dict.fromkeys(DISK, 0))
     trainer_seconds: dict[str, float] = field(
         default_factory=lambda: dict.fromkeys(TRAINER_PHASES, 0.0)
@@ -81,7 +83,7 @@ class LoaderStats:
 
     @property
     def elapsed_seconds(self) -> float:
-        """The trainer's time with the loader: waiting, collating and consuming."""
+        """Seconds of the trainer with the loader: the sum of waiting, collating and consuming."""
         return sum(self.trainer_seconds.values())
 
     @property
@@ -92,13 +94,26 @@ class LoaderStats:
         """
         return self.ready_seconds / (self.elapsed_seconds or 1.0)
 
+    @property
+    def hit_rate(self) -> float:
+        """Share of other partitions' rows that an earlier batch had left in memory.
+
+        Copies of hot rows in the folder are not counted. 0 if there are no rows.
+        """
+        reused = self.rows["reused"]
+        return reused / (reused + self.rows["remote"] or 1)
+
     def shares(self) -> dict[str, float]:
-        """Return the shares of local, cached, reused and remote rows."""
+        """Return {source: share of node rows} for the sources in `rows`."""
         return _shares(self.rows)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return all attributes, 'elapsed_seconds' and 'queue_depth', as values for JSON."""
-        derived = {"elapsed_seconds": self.elapsed_seconds, "queue_depth": self.queue_depth}
+        """Return all attributes, and 'elapsed_seconds', 'queue_depth' and 'hit_rate', for JSON."""
+        derived = {
+            "elapsed_seconds": self.elapsed_seconds,
+            "queue_depth": self.queue_depth,
+            "hit_rate": self.hit_rate,
+        }
         return {**asdict(self), **derived}
 
     def prometheus(self, labels: Mapping[str, object] | None = None) -> str:
@@ -148,6 +163,8 @@ class LoaderStats:
             f"{human_bytes(self.delivered_bytes)} delivered, "
             f"{human_bytes(self.remote_bytes)} from other partitions"
         )
+        if self.reused_bytes:
+            text += f", {human_bytes(self.reused_bytes)} reused ({self.hit_rate:.1%} of their rows)"
         lines.append(("bytes", text))
         if self.disk["asked"]:
             asked, missed, reads, nbytes = self.disk.values()
@@ -164,10 +181,10 @@ Sizes = tuple[int, ...]
 
 
 class StatsAccumulator:
-    """Counter of a loader's batches and times, in nanoseconds.
+    """Counter of a loader's batches and times, in nanoseconds, from which `LoaderStats` are made.
 
-    Batches are only listed, and summed in groups, which takes a third of the time. One thread
-    counts. Other threads may take a `snapshot` at any time: sums and list are replaced together.
+    `add` only appends to a list. Entries are summed in groups, which takes a third of the time. One
+    thread counts. Other threads may take a `snapshot` at any time.
     """
 
     def __init__(self, num_samplers: int) -> None:
@@ -175,11 +192,11 @@ class StatsAccumulator:
         self.clear()
 
     def __reduce__(self) -> tuple[type[StatsAccumulator], tuple[int]]:
-        """Pickle without the counts: another process has its own."""
+        """Pickle without the counts, since a loader in another process counts its own batches."""
         return StatsAccumulator, (self._num_samplers,)
 
     def clear(self) -> None:
-        """Reset all counts to 0."""
+        """Set all counts and times of the loader to 0."""
         self._counted: _Counted = [0] * _NUM_COLUMNS, []
 
     def add(
@@ -187,8 +204,12 @@ class StatsAccumulator:
     ) -> None:
         """Count a batch.
 
-        `times` are nanoseconds of the trainer in each of `TRAINER_PHASES`. `ready` is the time that
-        the batch lay ready, in nanoseconds. `made` are timings of the process that produced it.
+        Args:
+            times: nanoseconds of the trainer in each of `TRAINER_PHASES`.
+            ready: nanoseconds that the batch lay ready.
+            seeds: number of seeds.
+            sizes: numbers of nodes, edges and rows of the batch.
+            made: timings of the process that produced the batch.
         """
         sums, noted = self._counted
         noted.append((*times, ready, 1, seeds, *sizes, *made))
@@ -211,6 +232,7 @@ class StatsAccumulator:
             rows=dict(zip(ROWS, rows, strict=True)),
             delivered_bytes=made.nbytes,
             remote_bytes=made.remote_bytes,
+            reused_bytes=made.reused_bytes,
             disk={name: getattr(made, f"disk_{name}") for name in DISK},
             trainer_seconds=dict(zip(TRAINER_PHASES, trainer, strict=True)),
             sampler_seconds=dict(zip(PHASES, samplers, strict=True)),
@@ -246,7 +268,7 @@ def _seconds(value: float) -> str:
 
 
 class HasStats(Protocol):
-    """Loader that keeps statistics.
+    """Loader with a method `stats`, for `of_loaders`.
 
     Example:
         >>> loader: HasStats = khop.loader.NeighborLoader(data, [2], batch_size=2)
@@ -255,7 +277,7 @@ class HasStats(Protocol):
     """
 
     def stats(self) -> LoaderStats:
-        """Return the statistics so far."""
+        """Return counts and times of the loader's batches so far."""
 
 
 def of_loaders(loaders: Mapping[str, HasStats], labels: Labels | None = None) -> str:
@@ -285,7 +307,7 @@ def of_loaders(loaders: Mapping[str, HasStats], labels: Labels | None = None) ->
 
 
 def of_stats(stats: Iterable[tuple[Labels, LoaderStats]]) -> str:
-    """Return statistics of loaders, each with its labels, as text for Prometheus."""
+    """Return statistics of loaders as text for Prometheus. Each has its own labels."""
     families = Families("khop_loader_")
     for labels, counted in stats:
         _check_free(labels, "phase", "source")
@@ -294,7 +316,7 @@ def of_stats(stats: Iterable[tuple[Labels, LoaderStats]]) -> str:
 
 
 def _check_free(labels: Labels, *taken: str) -> None:
-    """Raise ValueError for labels whose names khop sets itself (`taken`)."""
+    """Raise ValueError if a label has one of the names that khop sets itself (`taken`)."""
     for name in taken:
         if name in labels:
             raise ValueError(
@@ -316,11 +338,12 @@ def _add_loader(families: Families, stats: LoaderStats, labels: Labels) -> None:
         ("edges", "Edges in them.", stats.edges),
         ("delivered_bytes", "Bytes of the batches.", stats.delivered_bytes),
         ("remote_bytes", "Bytes that came from other partitions.", stats.remote_bytes),
+        ("reused_bytes", "Bytes of their rows that were still in memory.", stats.reused_bytes),
         ("ready_seconds", lay_ready, stats.ready_seconds),
         ("overflows", "Batches that did not fit into the arena.", stats.overflows),
         ("sampler_restarts", "Samplers that died and were started again.", stats.restarts),
     )
-    help = "Rows of nodes, by where they came from: home partition, copies, other partitions."
+    help = "Rows of nodes by origin: home partition, copies, rows in memory, other partitions."
     for source, count in stats.rows.items():
         families.counters({**labels, "source": source}, ("rows", help, count))
     counted = stats.disk

@@ -54,7 +54,11 @@ class Family:
         self._lines: dict[tuple[str, str], str] = {}
 
     def add(self, value: float, labels: Labels) -> None:
-        """Add a sample of a counter or gauge. ValueError if its labels are invalid or in use."""
+        """Add a sample, the value of a counter or gauge for a set of labels.
+
+        Raises:
+            ValueError: labels are invalid, or have a sample already.
+        """
         if self.metric_type == "histogram":
             raise ValueError(f"'{self.name}' is a histogram")
         self._write("", labels, value)
@@ -62,10 +66,10 @@ class Family:
     def add_histogram(
         self, bounds: Sequence[float], counts: Sequence[int], total: float, labels: Labels
     ) -> None:
-        """Add the samples of a histogram.
+        """Add a histogram for a set of labels.
 
         `bounds` are upper bounds of the classes, ascending. The last class has none, so `counts`
-        has one entry more.
+        has one entry more. `total` is the sum of all observed values.
 
         Raises:
             ValueError: the metric is no histogram, lengths do not fit, or labels are invalid.
@@ -87,7 +91,7 @@ class Family:
         self._lines[suffix, written] = f"{self.name}{suffix}{written} {format_number(value)}"
 
     def lines(self) -> list[str]:
-        """Return the metric's lines. A metric without samples has none."""
+        """Return the lines of the metric in Prometheus's text format. Without samples: none."""
         if not self._lines:
             return []
         help = self.help.replace("\\", r"\\").replace("\n", r"\n")
@@ -96,7 +100,11 @@ class Family:
 
 
 def expose(families: Iterable[Family]) -> str:
-    """Return the text of these metrics. ValueError for two metrics of one name."""
+    """Return metrics in Prometheus's text format.
+
+    Raises:
+        ValueError: two metrics have one name.
+    """
     lines: list[str] = []
     names: set[str] = set()
     for family in families:
@@ -108,7 +116,7 @@ def expose(families: Iterable[Family]) -> str:
 
 
 def format_number(value: float) -> str:
-    """Return a number in Go's notation, which is the same as Python's for finite numbers."""
+    """Return a number as text in Go's notation, which Prometheus reads."""
     if isinstance(value, int) or math.isfinite(value):
         return repr(value + 0)  # a bool is a number
     return "NaN" if math.isnan(value) else ("+Inf" if value > 0 else "-Inf")

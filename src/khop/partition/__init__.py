@@ -22,7 +22,10 @@ __getattr__, __dir__, __all__ = attach(__name__, __file__)
 
 
 class _Package(ModuleType):
-    """Module `khop.partition`. Calling it is a deprecated spelling of `khop.partition_graph`."""
+    """Type of the module `khop.partition`, so that the module can be called.
+
+    A call is a deprecated spelling of `khop.partition_graph`.
+    """
 
     def __call__(self, *args: Any, **kwargs: Any) -> "FolderSummary":
         """Call `partition_graph`, with a warning that this spelling is deprecated."""

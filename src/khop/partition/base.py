@@ -142,7 +142,11 @@ class PartitionerBase(abc.ABC):
         num_parts: int,
         options: Mapping[str, Any],
     ) -> None:
-        """Check and keep all arguments. `__init__` and `from_data` call this method last."""
+        """Check the arguments, and store them as attributes.
+
+        `__init__` and `from_data` call it last. `options` has options of `PartitionOptions` and of
+        the subclass, by name. The other arguments are as in `from_data`.
+        """
         name = type(self).__name__
         chosen, own = split_options(PartitionOptions, self, options)
         further = inspect.signature(self._configure).parameters
@@ -180,11 +184,15 @@ class PartitionerBase(abc.ABC):
     else:
 
         def _configure(self) -> None:
-            """Check and keep the options of a subclass. `_set_up` calls this method last."""
+            """Check the options of a subclass, and store them as attributes.
+
+            `_set_up` calls it last. The options are keyword arguments of this method. The base
+            class has none.
+            """
 
     @abc.abstractmethod
     def assign_nodes(self, node_type: NodeType) -> IntArray:
-        """Return the part of each node: [num_nodes] integers in [0, num_parts)."""
+        """Return the part of each node, by original id: [num_nodes] integers in [0, num_parts)."""
 
     def cached_nodes(self, node_type: NodeType, part: int, owners: IntArray) -> Int64Array:
         """Return the nodes of other parts that `part` keeps a copy of, hottest first.
@@ -201,10 +209,11 @@ class PartitionerBase(abc.ABC):
         return np.empty(0, np.int64)
 
     def identity(self) -> dict[str, Any]:
-        """Return all values that the assignment depends on, except the graph, for JSON.
+        """Return the values that the assignment of nodes to parts depends on, except the graph.
 
-        A later run resumes an interrupted run of the same identity. By default, the assignment is
-        computed, and its checksum and `describe()` are the identity.
+        The values can be written as JSON. An interrupted run is resumed by a later run that has the
+        same identity. By default, the identity is `describe()` and a checksum of the assignment,
+        which is computed here.
         """
         owners = {t: checksum(np.asarray(self.assign_nodes(t))) for t in self.source.nodes}
         return {**self.describe(), "owners": owners}
@@ -218,23 +227,29 @@ class PartitionerBase(abc.ABC):
         return Plan.of(self)
 
     def assignment_bytes(self) -> int:
-        """Estimate the bytes of memory that `assign_nodes` takes, besides a few bytes per node."""
+        """Estimate the memory of `assign_nodes`, in bytes, besides a few bytes per node.
+
+        Default: 0.
+        """
         return 0
 
     def scratch_bytes(self) -> int:
-        """Estimate the bytes of the files that `assign_nodes` writes if `memory` is not None."""
+        """Estimate the bytes of temporary files of `assign_nodes` with option `memory`.
+
+        Default: 0.
+        """
         return 0
 
     @property
     def workspace(self) -> Workspace:
-        """Workspace in which `assign_nodes` may keep edges, in memory or in files.
+        """Storage in which `assign_nodes` may keep edges: memory, or files with option `memory`.
 
         :meta private:
         """
         return self._workspace or Workspace(Resources(None, self.effort.jobs))
 
     def describe(self) -> dict[str, Any]:
-        """Return the method's name and arguments, which meta.json records."""
+        """Return the name and arguments of the partitioning method, which meta.json records."""
         return {
             "name": type(self).__name__,
             "seed": self.seed,
@@ -243,11 +258,14 @@ class PartitionerBase(abc.ABC):
         }
 
     def cluster_nodes(self) -> dict[NodeType, IntArray]:
-        """Return {node type: [num_nodes] cluster of each node}, for option `cluster_ids`."""
+        """Return {node type: [num_nodes] cluster of each node}, as option `cluster_ids` asks."""
         return clusters_by_type(self.source, int(self.cluster_ids), self.seed, self.progress)
 
     def summarize(self, numbering: Mapping[NodeType, Numbering]) -> dict[str, Any]:
-        """Return a method's own entries for the summary in meta.json, once nodes are assigned.
+        """Return entries that a partitioning method adds to the summary in meta.json.
+
+        It is called after nodes are assigned. `numbering` has their parts and new ids by node type.
+        By default, there are no entries.
 
         :meta private:
         """
@@ -306,10 +324,14 @@ class PartitionerBase(abc.ABC):
         return meta
 
     def number_nodes(self, workspace: Workspace | None = None) -> dict[NodeType, Numbering]:
-        """Assign all nodes to parts, and give them new ids.
+        """Assign all nodes to parts, and give them new ids: contiguous numbers within each part.
 
         Args:
-            workspace: keeps the assignment for a run that resumes. If None, nothing is written.
+            workspace: storage that keeps the assignment for a run that resumes this one. If None,
+                nothing is written.
+
+        Returns:
+            {node type: the part and the new id of each node}.
 
         :meta private:
         """
@@ -342,7 +364,7 @@ class PartitionerBase(abc.ABC):
 
 
 class MethodPartitioner(PartitionerBase):
-    """Base of khop's own methods. Type checkers know their options from `CutOptions`."""
+    """Base of khop's own partitioners. Type checkers know their options, from `CutOptions`."""
 
     if TYPE_CHECKING:
 
@@ -357,7 +379,7 @@ class MethodPartitioner(PartitionerBase):
 
 
 def _cast(values: Any, dtype: object) -> Any:
-    """Convert features to a dtype (of torch or NumPy, or a name). If None, leave them unchanged."""
+    """Convert features to a dtype (of torch or NumPy, or a name). None leaves them as they are."""
     if dtype is None:
         return values
     if isinstance(values, Mapping):

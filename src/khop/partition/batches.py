@@ -1,4 +1,7 @@
-"""Rows and training seeds of a graph before it is cut, for methods that predict its batches."""
+"""Neighbours and training seeds of a graph that is not partitioned yet.
+
+Partitioning methods that predict the batches of training use them.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,11 @@ from khop.typing import NODE, Array, ArrayLike, EdgeDir, Int64Array, NodeType
 
 
 def typed_rows(source: GraphSource, edge_dir: EdgeDir) -> TypedRows:
-    """Return the neighbours of each node in the direction of sampling, in original ids."""
+    """Return the neighbour lists of all nodes, in original ids.
+
+    `edge_dir` 'in' lists in-neighbours, which sampling draws by default, and 'out' lists
+    out-neighbours.
+    """
     counts = {node_type: node.count for node_type, node in source.nodes.items()}
     index = {node_type: i for i, node_type in enumerate(counts)}
     relations, csrs = [], []
@@ -36,7 +43,16 @@ SeedNodes: TypeAlias = ArrayLike | tuple[NodeType, ArrayLike | None] | None
 
 
 def seeds_of(source: GraphSource, seeds: SeedNodes) -> tuple[NodeType, Int64Array]:
-    """Return the seeds' type and distinct ids. If None, the nodes of `train_mask`, or all nodes."""
+    """Return the node type of the training seeds, and their sorted distinct ids [num_seeds] int64.
+
+    Args:
+        source: the graph.
+        seeds: ids, or (node type, ids). If ids are None, the nodes of `train_mask`, or all nodes if
+            the type has no mask.
+
+    Raises:
+        ValueError: the node type is unknown, or not named for a heterogeneous graph.
+    """
     node_type = None if source.heterogeneous else NODE
     if isinstance(seeds, tuple) and len(seeds) == 2 and isinstance(seeds[0], str):
         node_type, values = seeds
@@ -58,7 +74,11 @@ def seeds_of(source: GraphSource, seeds: SeedNodes) -> tuple[NodeType, Int64Arra
 
 
 def trained_type(source: GraphSource) -> NodeType:
-    """Return the only node type that has training nodes, or raise ValueError."""
+    """Return the only node type with a `train_mask` that selects nodes.
+
+    Raises:
+        ValueError: no type has such a mask, or several have.
+    """
     trained = [t for t, node in source.nodes.items() if train_mask(node) is not None]
     if len(trained) == 1:
         return trained[0]
@@ -70,7 +90,7 @@ def trained_type(source: GraphSource) -> NodeType:
 
 
 def train_mask(node: NodeSource) -> Array | None:
-    """Return the mask of training nodes, or None if there are none."""
+    """Return the [num_nodes] boolean `train_mask` of a node type, or None if it selects no node."""
     mask = node.attrs.get(TRAIN_MASK)
     if mask is None or mask.dtype != "bool" or mask.row_shape != () or not mask.array.any():
         return None

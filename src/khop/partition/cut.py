@@ -103,9 +103,9 @@ def make_partitioner(
     method: str | type[PartitionerBase] = "random",
     **options: Unpack[CutOptions],
 ) -> PartitionerBase:
-    """Return the partitioner that `partition_graph` runs with the same arguments.
+    """Return the partitioner that `partition_graph` would run with the same arguments.
 
-    Its `plan()` estimates memory, disk and time.
+    Nothing is cut yet. Its `plan()` estimates memory, disk and time, and `partition()` cuts.
 
     Example:
         >>> make_partitioner(data, path / "parts", 2).plan().num_edges
@@ -135,7 +135,15 @@ def of_method(
     method: str | type[PartitionerBase],
     options: Mapping[str, Any],
 ) -> PartitionerBase:
-    """Create the partitioner of a method. All options must be options of this method."""
+    """Create the partitioner of a partitioning method, after a check of its options.
+
+    Args:
+        source: the graph.
+        output_dir: the partition folder to write.
+        num_parts: number of parts.
+        method: name of the method, or a subclass of `PartitionerBase`.
+        options: options by name. Each must be an option of the method.
+    """
     partitioner = _partitioner(method)
     if partitioner is SeededPartitioner and options.get("base") is not None:
         options = {**options, "base": base_of(options["base"])}
@@ -143,17 +151,21 @@ def of_method(
 
 
 def options_of(method: str | type[PartitionerBase]) -> set[str]:
-    """Return the names of a method's own options, without the ones that all methods share."""
+    """Return the names of the options that a partitioning method has besides the shared ones."""
     return _keywords(_partitioner(method)._configure)
 
 
 def shared_options() -> set[str]:
-    """Return the names of the arguments that all methods have."""
+    """Return the names of the arguments that all partitioning methods have."""
     return {*inspect.signature(PartitionerBase.from_data).parameters, "method"}
 
 
 def base_of(name: str | type[PartitionerBase]) -> type[StructuralPartitioner]:
-    """Return the class that option `base` of method 'frequency' names."""
+    """Return the partitioner class that option `base` of method 'frequency' names.
+
+    Raises:
+        ValueError: the class does not cut by the graph's structure.
+    """
     partitioner = _partitioner(name, "base")
     if not issubclass(partitioner, StructuralPartitioner):
         raise ValueError(
@@ -164,7 +176,12 @@ def base_of(name: str | type[PartitionerBase]) -> type[StructuralPartitioner]:
 
 
 def _check_options(method: str | type[PartitionerBase], options: Mapping[str, Any]) -> None:
-    """Refuse options that a method does not have."""
+    """Check that all options are options of the method.
+
+    Raises:
+        ValueError: an option needs method 'frequency'.
+        TypeError: the method has no such option.
+    """
     partitioner = _partitioner(method)
     own = inspect.signature(partitioner._configure).parameters.values()
     if any(p.kind is p.VAR_KEYWORD for p in own):
@@ -177,7 +194,7 @@ def _check_options(method: str | type[PartitionerBase], options: Mapping[str, An
 
 
 def _keywords(function: Callable[..., Any]) -> set[str]:
-    """Return the names of the keyword arguments of `from_data`, or of a `_configure`."""
+    """Return the names of a function's parameters, except self, data, output_dir and num_parts."""
     parameters = inspect.signature(function).parameters.values()
     positional = {"self", "data", "output_dir", "num_parts"}
     return {p.name for p in parameters if p.kind is not p.VAR_KEYWORD} - positional

@@ -1,8 +1,8 @@
-"""Times and weights of a graph, which temporal and weighted sampling need, and their checks.
+"""Attributes with times and weights, for temporal and weighted sampling, and their checks.
 
-The rules are PyG's. Times are one attribute, either of nodes or of edges, in the whole graph. Types
-without this attribute have no time constraint. Weights are one attribute of edges. Draws from edge
-types without this attribute are uniform.
+The rules are PyG's. One name is the attribute of times in the whole graph, either of nodes or of
+edges. Types without this attribute have no time constraint. One name is the edge attribute of
+weights. Neighbours along edge types without this attribute are drawn uniformly.
 """
 
 from __future__ import annotations
@@ -29,13 +29,14 @@ _STEP = 1 << 22
 
 @dataclass(frozen=True)
 class DrawAttrs:
-    """Times and weights of a graph.
+    """Times and weights of a graph, for temporal and weighted sampling.
 
     Attributes:
-        time: name and level of the attribute of times, or None.
+        time: name of the attribute of times, and whether nodes or edges have it. None without
+            times.
         node_times: {node type: [num_nodes] int64 keys that sort as the times do, by original id}.
         timed: edge types whose edges have times.
-        weight_attr: name of the attribute of weights, or None.
+        weight_attr: name of the edge attribute with weights, or None.
         weighted: edge types that have weights.
     """
 
@@ -47,7 +48,7 @@ class DrawAttrs:
 
     @classmethod
     def of(cls, source: GraphSource, time_attr: str | None, weight_attr: str | None) -> DrawAttrs:
-        """Check the attributes of times and weights.
+        """Find the attributes of times and weights in a graph by name, and check them.
 
         Raises:
             ValueError: an attribute is missing or has a wrong length, or both nodes and edges have
@@ -81,13 +82,25 @@ class DrawAttrs:
         return draws
 
     def edge_times(self, edge_type: EdgeType, rows: Array, dtype: str) -> Int64Array:
-        """Convert rows of the attribute of times to [n] int64 keys, for an edge type in `timed`."""
+        """Convert edge times to [n] int64 keys that sort as the times do.
+
+        Args:
+            edge_type: a type in `timed`.
+            rows: [n] values of the attribute of times.
+            dtype: stored dtype of the attribute, such as 'bfloat16'.
+        """
         assert self.time is not None
         described = f"attribute '{self.time.name}' of {edge_type}"
         return time_keys(_numbers(rows, dtype), described, self.time.floating)
 
     def weights(self, edge_type: EdgeType, rows: Array, dtype: str) -> Array:
-        """Convert rows of weights to [n] float32 or float64, for an edge type in `weighted`."""
+        """Convert edge weights to [n] float32 or float64, and check them.
+
+        Args:
+            edge_type: a type in `weighted`.
+            rows: [n] values of the attribute of weights.
+            dtype: stored dtype of the attribute, such as 'bfloat16'.
+        """
         described = f"attribute '{self.weight_attr}' of {edge_type}"
         return weight_values(_numbers(rows, dtype), described)
 
@@ -95,7 +108,11 @@ class DrawAttrs:
 def _in_steps(
     edge_type: EdgeType, feature: RowStore, convert: Callable[[EdgeType, Array, str], Array]
 ) -> None:
-    """Check an attribute by converting some rows at a time. After an error, convert all rows."""
+    """Check an edge attribute by calling `convert` on some rows at a time.
+
+    If `convert` raises ValueError, it is called on all rows, so that its message has the right
+    index.
+    """
     for first in range(0, max(1, feature.num_rows), _STEP):
         try:
             rows = np.arange(first, min(first + _STEP, feature.num_rows))
@@ -111,7 +128,10 @@ def _numbers(rows: Array, dtype: str) -> Array:
 
 
 def _check_lengths(source: GraphSource, option: str, name: str | None) -> None:
-    """Raise ValueError if a type has the attribute, but not for each node or edge."""
+    """Raise ValueError if a type has attribute `name`, but not one row per node or edge.
+
+    `option` is the option with this name, for the message.
+    """
     holders: dict[Any, NodeSource | EdgeSource] = {**source.nodes, **source.edges}
     for holder_type, holder in holders.items():
         if name in holder.left_out:

@@ -17,7 +17,7 @@ from khop.typing import ArrayLike, NodeType, NumNeighbors, Progress
 
 
 class FolderGroup(TypedDict, total=False):
-    """Options that decide the content of a folder."""
+    """Options of all partitioners that decide the content of the folder."""
 
     edge_dir: Annotated[
         str,
@@ -77,7 +77,7 @@ class FolderGroup(TypedDict, total=False):
 
 
 class EffortGroup(TypedDict, total=False):
-    """Options of the run: memory, threads, machines and progress."""
+    """Options of all partitioners about the run: memory, threads, machines and progress."""
 
     progress: Annotated[
         Progress | None, Option(None, "called as progress(step, done, total) while writing.")

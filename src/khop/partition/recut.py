@@ -62,7 +62,7 @@ def repartition(
     Args:
         folder: the folder, or its path, with all parts on this machine.
         output_dir: the partition folder to write.
-        num_parts: number of parts.
+        num_parts: number of parts of the new folder.
         method: as for `partition_graph`. If None, the folder's method with its options and seed.
         **options: as for `partition_graph`. By default, `edge_dir`, `time_attr`, `weight_attr`,
             `neighbor_ids`, `edge_ids` and `order` are as in the folder. If the folder has no
@@ -73,7 +73,7 @@ def repartition(
 
     Raises:
         FolderError: the folder is missing or damaged, or parts are on other machines.
-        ValueError: the folder's own method cannot be repeated, or options do not fit.
+        ValueError: the method that cut the folder cannot be repeated, or options do not fit.
 
     Example:
         >>> repartition(folder, path / "parts", 3).nodes
@@ -91,7 +91,9 @@ def make_repartitioner(
     method: str | type[PartitionerBase] | None = None,
     **options: Unpack[CutOptions],
 ) -> PartitionerBase:
-    """Return the partitioner that `repartition` runs with the same arguments.
+    """Return the partitioner that `repartition` would run with the same arguments.
+
+    Nothing is cut yet. Its `plan()` estimates memory, disk and time, and `partition()` cuts.
 
     Example:
         >>> make_repartitioner(folder, path / "parts", 3).plan().num_edges
@@ -124,7 +126,9 @@ def make_repartitioner(
 
 
 def recorded_options(meta: FolderMeta) -> dict[str, Any]:
-    """Return the method and its options from meta.json, as arguments of `partition_graph`.
+    """Return the method that cut a folder, and its options, as arguments of `partition_graph`.
+
+    They are read from meta.json.
 
     Raises:
         ValueError: the method is not one of khop's, or meta.json lacks some of its options.
@@ -158,7 +162,10 @@ def recorded_options(meta: FolderMeta) -> dict[str, Any]:
 
 
 def _check_seeds(meta: FolderMeta, source: GraphSource, options: dict[str, Any]) -> None:
-    """Raise ValueError if the cut to repeat had other seeds than the nodes of `train_mask`."""
+    """Raise ValueError if the cut of a folder had the user's own seeds, which it does not keep.
+
+    Such a cut cannot be repeated, unless `options` have the seeds.
+    """
     known = meta.method.get("num_seeds")
     seeds = options.get("seeds")
     is_named = seeds is not None and not (isinstance(seeds, tuple) and seeds[1] is None)

@@ -1,4 +1,7 @@
-"""Input of a partitioner: node counts, edge lists and attributes."""
+"""Input of a partitioner: number of nodes, edge lists and attributes of each type.
+
+Users make it from arrays or PyG's `Data`, and `khop.sources` from files.
+"""
 
 from __future__ import annotations
 
@@ -23,9 +26,10 @@ _MASKS = ("train_mask", "val_mask", "test_mask")
 
 @dataclass
 class NodeSource:
-    """Number of nodes of a type, and their attributes with one row per node.
+    """Nodes of one type in a `GraphSource`: their number `count` and attributes `attrs`.
 
-    `left_out` names attributes without a row per node, with a description: 'has shape [7, 7]'.
+    Each attribute has one row per node. `left_out` names attributes without a row per node, with a
+    description: 'has shape [7, 7]'.
 
     Example:
         >>> NodeSource(6, {"x": data.x}).count
@@ -39,11 +43,12 @@ class NodeSource:
 
 @dataclass
 class EdgeSource(PicklableByPath):
-    """Edges of a type: [num_edges] sources and destinations, and attributes with one row per edge.
+    """Edges of one type in a `GraphSource`: sources, destinations and attributes.
 
-    `left_out` names attributes without a row per edge, as in `NodeSource`. Subclasses may read
-    edges piece by piece from other storage: they override `num_edges`, `piece`, `content` and
-    `check`. Their properties `src` and `dst` read all edges, for methods that need the whole graph.
+    `src` and `dst` are [num_edges] node ids. Attributes `attrs` have one row per edge. `left_out`
+    names attributes without a row per edge, with a description. Subclasses may read edges piece by
+    piece from other storage: they override `num_edges`, `piece`, `content` and `check`. Their
+    properties `src` and `dst` read all edges, for methods that need the whole graph.
 
     Example:
         >>> edges = EdgeSource(np.array([0, 1]), np.array([1, 2]), {})
@@ -62,29 +67,29 @@ class EdgeSource(PicklableByPath):
         return len(self.src)
 
     def piece(self, first: int, count: int) -> tuple[IntArray, IntArray]:
-        """Return sources and destinations of `count` edges from `first` on, as `endpoints` does.
+        """Return the sources and destinations of `count` edges, from index `first` on.
 
-        Partitioning in bounded memory reads edges only by this method, in two passes or more.
-        Several threads read different pieces at once.
+        They are contiguous, both int32 or both int64. Partitioning in bounded memory reads edges
+        only by this method, in two passes or more. Several threads read different pieces at once.
         """
         return _as_kernels_take(self.src[first : first + count], self.dst[first : first + count])
 
     def check(self, name: str) -> None:
-        """Raise ValueError if the numbers of sources and destinations differ."""
+        """Raise ValueError, which names edge type `name`, if `src` and `dst` differ in length."""
         if len(self.src) != len(self.dst):
             raise ValueError(f"{name} has {len(self.src)} sources but {len(self.dst)} destinations")
 
     def content(self) -> tuple[Array, ...]:
-        """Return the arrays by whose content, or file, a later run recognises the same edges."""
+        """Return the arrays by whose content, or file, a resumed run recognises the same edges."""
         return self.src, self.dst
 
     def release(self) -> None:
-        """Release pages of mapped files that `piece` has read."""
+        """Release the memory of mapped files that `piece` has read."""
         for array in self.content():
             release_pages(array)
 
     def endpoints(self) -> tuple[IntArray, IntArray]:
-        """Return sources and destinations as kernels need them: contiguous, both int32 or int64."""
+        """Return all sources and destinations, [num_edges], both int32 or both int64."""
         return _as_kernels_take(self.src, self.dst)
 
 
@@ -96,11 +101,11 @@ def _as_kernels_take(src: IntArray, dst: IntArray) -> tuple[IntArray, IntArray]:
 
 
 def no_progress(step: str, done: int, total: int) -> None:
-    """Report nothing: the default of `progress`."""
+    """Do nothing: the default function for option `progress`."""
 
 
 def bad_edge(edge_type: EdgeType, error: IndexError) -> IndexError:
-    """Return an IndexError, with a remedy, for an edge to a node that does not exist."""
+    """Return an IndexError with a remedy, for an edge that names a node that does not exist."""
     return IndexError(
         f"edge_index of edge type {edge_type}: {error}. Ids run from 0; the number of nodes is "
         "num_nodes, or that of the rows of their attributes"
@@ -265,7 +270,7 @@ class GraphSource:
 
 
 def check_masks(source: GraphSource) -> None:
-    """Raise TypeError if a mask is not boolean, since methods and loaders would ignore the mask."""
+    """Raise TypeError if `train_mask` or another mask is not boolean: loaders would ignore it."""
     for node_type, node in source.nodes.items():
         for name in _MASKS:
             mask = node.attrs.get(name)
@@ -318,7 +323,7 @@ def _attrs_of(data: Any, store: Any, of_nodes: bool) -> dict[str, RowStore]:
 
 
 def _left_out(store: Any, kept: Collection[str]) -> dict[str, str]:
-    """Return descriptions of the attributes of a store that are not kept."""
+    """Return {attribute: why it is not kept} for the attributes of a PyG store not in `kept`."""
     return {
         name: _described(value)
         for name, value in store.items()

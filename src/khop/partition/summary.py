@@ -17,12 +17,14 @@ TRAIN_MASK = "train_mask"
 
 @dataclass(frozen=True)
 class FolderSummary:
-    """Size, cut and balance of a folder, computed from meta.json and the masks.
+    """Size, cut and balance of a partition folder, as `khop inspect` prints them.
+
+    Computed from meta.json and the masks.
 
     Attributes:
         root: path of the folder.
         method: name and arguments of the partitioner.
-        edge_dir: direction in which neighbours are drawn.
+        edge_dir: 'in' if in-neighbours are drawn, 'out' if out-neighbours are drawn.
         nodes: nodes of each part, all types together.
         edges: edges of each part.
         train_seeds: training nodes of each part, or None if there is no `train_mask`.
@@ -38,7 +40,7 @@ class FolderSummary:
         edge_types: edge type, joined by spaces -> number of edges.
         bytes: size of all files.
         expected_shares: for each part, shares of a batch's rows that are local, cached and remote,
-            or None if the hotness is not known.
+            or None if the partitioning method did not compute them.
         cache_curve: expected share of remote rows by number of cached rows, or None.
         left_out: attributes of the graph that the folder does not have -> reasons.
 
@@ -74,7 +76,7 @@ class FolderSummary:
 
     @classmethod
     def of(cls, folder: PartitionFolder) -> FolderSummary:
-        """Summarise a folder."""
+        """Read the summary of a folder. Parts need not be on this machine."""
         meta, time = folder.meta, folder.meta.time_attr
         try:
             between = np.array(meta.summary["edges_between_parts"], np.int64)
@@ -107,7 +109,7 @@ class FolderSummary:
 
     @property
     def mean_shares(self) -> dict[str, float] | None:
-        """Shares of local, cached and remote rows, averaged over the parts."""
+        """Shares of a batch's rows that are local, cached and remote: means over parts, or None."""
         if not self.expected_shares:
             return None
         return {
@@ -156,14 +158,14 @@ class FolderSummary:
         return f"no '{TRAIN_MASK}' among the attributes of nodes"
 
     def __str__(self) -> str:
-        """Return a table of a few lines."""
+        """Return the summary as text, a table of a few lines."""
         return text_table(self.lines())
 
     def _repr_html_(self) -> str:
         return html_table("Partition folder", self.lines())
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all attributes, balances and mean shares, for JSON."""
+        """Return all attributes, balances and mean shares, as values for a JSON file."""
         return {
             **asdict(self),
             "node_balance": balance(self.nodes),

@@ -70,7 +70,11 @@ def batch(batch: Data | HeteroData, axes: Axes | None = None) -> Axes:
 
 
 def _content(batch: Data | HeteroData) -> tuple[Int64Array, dict[NodeType, int], Int64Array]:
-    """Return the hop of each node, the first node of each type, and [2, n] edges of all types."""
+    """Return hops and edges of a batch, with nodes numbered type after type.
+
+    Returns:
+        The hop of each node, [num_nodes], the index of each type's first node, and [2, n] edges.
+    """
     counted = getattr(batch, "num_sampled_nodes", None)
     if isinstance(counted, dict) or hasattr(batch, "num_sampled_nodes_dict"):
         counted = counted if isinstance(counted, dict) else batch.num_sampled_nodes_dict
@@ -100,7 +104,7 @@ def _content(batch: Data | HeteroData) -> tuple[Int64Array, dict[NodeType, int],
 
 
 def _positions(hops: Int64Array, edges: Int64Array) -> Float64Array:
-    """Return [num_nodes, 2] coordinates."""
+    """Return [num_nodes, 2] coordinates of nodes: hop h lies on a ring of radius h."""
     angle = np.zeros(len(hops))
     for hop in range(int(hops.max()) + 1):
         ring = np.flatnonzero(hops == hop)
@@ -116,7 +120,10 @@ def _positions(hops: Int64Array, edges: Int64Array) -> Float64Array:
 def _angles_of_parents(
     ring: Int64Array, hops: Int64Array, edges: Int64Array, angle: Float64Array
 ) -> Float64Array:
-    """Return for each node of a ring the angle of a node of the inner ring that drew it."""
+    """Return, for each node of a ring, the angle of the node of the inner ring that drew it.
+
+    `hops` and `angle` have a node's hop and its angle in radians, known for the inner ring.
+    """
     parent = np.full(len(hops), -1, np.int64)
     for child, inner in (edges, edges[::-1]):
         fits = hops[child] == hops[inner] + 1

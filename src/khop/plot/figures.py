@@ -29,10 +29,10 @@ def _require_matplotlib() -> None:
 
 @contextlib.contextmanager
 def _styled() -> Iterator[None]:
-    """Draw in khop's style within the block.
+    """Context in which matplotlib draws in khop's style.
 
-    matplotlib's own `rc_context` would also undo the settings of a backend that is loaded in the
-    block, such as a notebook's to show pictures.
+    matplotlib's own `rc_context` would also undo the settings of a backend that is loaded
+    meanwhile, such as a notebook's to show pictures.
     """
     import matplotlib
 
@@ -48,7 +48,7 @@ def _styled() -> Iterator[None]:
 def new_figure(
     width: float, height: float, path: str | os.PathLike[str] | None, padding: float | None = None
 ) -> Iterator[Figure]:
-    """Create a figure without pyplot, which the block fills. Then the figure is written.
+    """Create a figure, as a context. When it ends, the figure is written to a file.
 
     Args:
         width: width in inches.
@@ -83,7 +83,7 @@ def axes_or_new(axes: Axes | None) -> Axes:
 
 
 def write_note(axes: Axes, text: str) -> None:
-    """Write into empty axes the reason why there is no data."""
+    """Write a text into axes without data, which states why there are none."""
     axes.text(0.5, 0.5, text, transform=axes.transAxes, ha="center", va="center", color="0.4")
     axes.spines[:].set_visible(False)
     axes.set(xticks=[], yticks=[], xlabel="", ylabel="")

@@ -76,7 +76,9 @@ def _opened(folder: Folder) -> PartitionFolder:
 
 
 def balance(folder: Folder, axes: Axes | None = None) -> Axes:
-    """Draw the nodes, edges and training seeds of each part, divided by the mean of all parts.
+    """Draw the nodes, edges and training seeds of each part as bars, divided by the parts' mean.
+
+    `folder` is a `PartitionFolder` or its path. If `axes` is None, a new figure is made.
 
     Example:
         >>> axes = balance(folder)  # of a single part
@@ -119,7 +121,9 @@ def balance(folder: Folder, axes: Axes | None = None) -> Axes:
 
 
 def edges_between_parts(folder: Folder, axes: Axes | None = None) -> Axes:
-    """Draw a matrix: of the edges of each part, the share that leads to each part.
+    """Draw a matrix of shares: of the edges of each part (row), the share to each part (column).
+
+    `folder` is a `PartitionFolder` or its path. If `axes` is None, a new figure is made.
 
     Example:
         >>> axes = edges_between_parts(folder)  # of a single part
@@ -151,7 +155,9 @@ def edges_between_parts(folder: Folder, axes: Axes | None = None) -> Axes:
 
 
 def degrees(folder: Folder, axes: Axes | None = None) -> Axes:
-    """Draw the distribution of degrees in each part that is on this machine.
+    """Draw the distribution of the nodes' degrees in each part that is on this machine.
+
+    `folder` is a `PartitionFolder` or its path. If `axes` is None, a new figure is made.
 
     Example:
         >>> axes = degrees(folder)  # every node has two in-neighbours
@@ -180,7 +186,7 @@ def degrees(folder: Folder, axes: Axes | None = None) -> Axes:
 
 
 def _degrees(folder: PartitionFolder, part: int) -> Int64Array:
-    """Return the degree of each node of a part, for all edge types one after the other."""
+    """Return the number of neighbours of each node of a part, [n], edge type after edge type."""
     if not folder.has_part(part):
         return np.empty(0, np.int64)
     pointers = [folder.open(edge_path(part, t.name, "indptr")) for t in folder.meta.edge_types]
@@ -188,7 +194,9 @@ def _degrees(folder: PartitionFolder, part: int) -> Int64Array:
 
 
 def cache_curve(folder: Folder, axes: Axes | None = None) -> Axes:
-    """Draw the expected share of remote rows by the number of other parts' rows in a part's cache.
+    """Draw the expected share of rows that are remote, by the number of rows that a part caches.
+
+    `folder` is a `PartitionFolder` or its path. If `axes` is None, a new figure is made.
 
     Example:
         >>> axes = cache_curve(folder)  # partitioned without hotness: says so

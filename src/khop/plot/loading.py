@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def time(stats: LoaderStats, axes: Axes | None = None) -> Axes:
-    """Draw the time of trainer and samplers by phase.
+    """Draw the share of time that the trainer and the samplers of a loader spend in each phase.
 
     Args:
         stats: result of `loader.stats()`.
@@ -47,8 +47,9 @@ def time(stats: LoaderStats, axes: Axes | None = None) -> Axes:
         total, left = sum(seconds.values()) or 1.0, 0.0
         for phase, spent in seconds.items():
             share = spent / total
-            label = f"{name}: {phase} {share:.0%}"
-            axes.barh(row, share, left=left, color=COLORS[color % len(COLORS)], label=label)
+            if round(share, 2) > 0:
+                label = f"{name}: {phase} {share:.0%}"
+                axes.barh(row, share, left=left, color=COLORS[color % len(COLORS)], label=label)
             left, color = left + share, color + 1
     axes.set(
         title=f"Where the time of {stats.batches:,} batches went ({stats.elapsed_seconds:.3g} s)",
@@ -104,8 +105,9 @@ def hotness(
         write_note(axes, "no row is read")
         return axes
     axes.plot([0, 100], [0, 100], color="0.6", linewidth=0.8, linestyle="--")
+    axes.text(55, 50, "equal reads of all rows: a cache is of no use", fontsize=8, color="0.4")
     axes.set(
-        title="Hotness",
+        title="Reads that a cache of the hottest rows saves",
         xlabel="% of the rows, hottest first",
         ylabel="% of all reads",
         xlim=(0, 100),

@@ -13,7 +13,7 @@ from khop.typing import ArrayLike, Int64Array, NodeType
 
 
 def check_key_part(name: str, value: object) -> None:
-    """Check that a `seed` or `stream` is None or an integer of 64 bits, not negative.
+    """Check that a `seed` or `stream` (`name`) is None or an integer from 0 to 2^64 - 1.
 
     Raises:
         TypeError: not an integer.
@@ -28,13 +28,14 @@ def check_key_part(name: str, value: object) -> None:
 
 
 def check_times(name: str, is_given: bool, is_temporal: bool, *, required: bool) -> None:
-    """Raise ValueError for times without a time attribute, or without the times that one requires.
+    """Raise ValueError if seeds have times and the graph none, or if they lack required times.
 
     Args:
         name: name of the argument with times, 'input_time' or 'edge_label_time'.
         is_given: the argument is not None.
-        is_temporal: there is a time attribute.
-        required: a time attribute requires times: True for links, which have none of their own.
+        is_temporal: the graph has times: the loader has a time attribute.
+        required: in a graph with times, the argument is required. True for links, which have no
+            times of their own.
     """
     if is_given and not is_temporal:
         there, missing = name, "time_attr"
@@ -76,7 +77,9 @@ def seed_times(
     times: ArrayLike | None,
     times_of_nodes: Callable[[], Int64Array | None],
 ) -> Int64Array | None:
-    """Return keys of the times of seeds, or None in a graph without times.
+    """Return the times of seeds as int64 keys, which kernels compare.
+
+    None in a graph without times.
 
     Args:
         info: the graph.

@@ -23,7 +23,9 @@ ExcludeSeedEdges: TypeAlias = "bool | Literal['self', 'reverse'] | EdgeType"
 
 @dataclass(frozen=True)
 class LinkSpec:
-    """Specification of link batches, of plain values that JSON can hold.
+    """Properties of link batches: their types, negatives and excluded edges.
+
+    All values are plain, so that JSON can hold them.
 
     Attributes:
         src_type, dst_type: index of the node types that links join.

@@ -69,7 +69,7 @@ class EpochPlan:
 
     @cached_property
     def num_batches_alone(self) -> int:
-        """Number of batches that `batch_size` or `sizes` give, without `num_batches_asked`."""
+        """Number of batches by `batch_size` or `sizes`, ignoring `num_batches_asked`."""
         if self.sizes is not None:
             return len(self.sizes)
         return sum(map(self._batches_of, self.lists or [self.num_seeds]))
@@ -81,16 +81,16 @@ class EpochPlan:
 
     @cached_property
     def num_batches(self) -> int:
-        """Number of batches."""
+        """Number of batches in the epoch."""
         if self.num_batches_asked is None:
             return self.num_batches_alone
         return self.num_batches_asked
 
     def bounds(self, batch: int) -> tuple[int, int]:
-        """Return the first position of a batch's seeds in the epoch's order, and one past the last.
+        """Return the first and one past the last position of a batch's seeds in the epoch's order.
 
         Raises:
-            IndexError: no such batch.
+            IndexError: `batch` is not the index of a batch.
         """
         if not 0 <= batch < self.num_batches:
             raise IndexError(f"batch {batch} of an epoch of {self.num_batches} batches")
@@ -105,24 +105,30 @@ class EpochPlan:
         return first, (batch + 1) * self.num_seeds // self.num_batches
 
     def key_of(self, batch: int, run_key: int) -> tuple[int, int]:
-        """Return run key and index that determine a batch's draws. `run_key` is the epoch's."""
+        """Return the run key and index that determine a batch's random draws.
+
+        Without `keys`, these are the epoch's `run_key` and the index `batch` itself.
+        """
         if self.keys is None:
             return run_key, batch
         run, index = self.keys[batch]
         return run, index
 
     def list_of(self, batch: int) -> int | None:
-        """Return the index of the list that a batch's seeds are from, or None without lists."""
+        """Return the index of the list (of `lists`) that a batch's seeds are from.
+
+        None without lists.
+        """
         return None if self.lists is None else self._turns[batch][0]
 
     @cached_property
     def _ends(self) -> list[int]:
-        """Bounds of batches that have `sizes`."""
+        """With `sizes`, the first seed of each batch, and the number of all seeds."""
         return [0, *itertools.accumulate(self.sizes or [])]
 
     @cached_property
     def _turns(self) -> list[tuple[int, int, int]]:
-        """For each batch, the index of its list and the bounds of its seeds."""
+        """For each batch, the index of its list, and the (first, end) of its seeds."""
         sizes = self.lists or []
         counts = [self._batches_of(size) for size in sizes]
         if not self.drop_last:
@@ -138,7 +144,10 @@ class EpochPlan:
 
 
 def _spread(sizes: Sequence[int], counts: list[int], more: int) -> None:
-    """Add `more` to the counts of batches: each to the list with the largest mean batch by then."""
+    """Add `more` batches to `counts`, the numbers of batches of lists of `sizes` seeds.
+
+    Each goes to the list whose batches are largest on average by then.
+    """
     largest = [
         (-size / count, i)
         for i, (size, count) in enumerate(zip(sizes, counts, strict=True))

@@ -23,13 +23,13 @@ from khop.typing import Array, BoolArray, Float64Array, Int64Array
 def check_drawn(
     arrays: list[Array], part: int, num_rows: int, with_edge: bool, below: int, edges: Sequence[int]
 ) -> Drawn:
-    """Check another partition's reply with the neighbours of rows.
+    """Check another partition's reply to a request to draw neighbours.
 
     Args:
         arrays: arrays of the reply.
         part: the partition that sent it.
-        num_rows: number of rows that were asked for.
-        with_edge: edges were asked for.
+        num_rows: number of rows (nodes whose neighbours were requested).
+        with_edge: edges were requested, too.
         below: exclusive bound of the neighbours, which are ids or indices of the batch's nodes.
         edges: first number of the part's edges, and one past the last.
 
@@ -53,7 +53,11 @@ def check_drawn(
 
 
 def check_found(arrays: list[Array], part: int, count: int) -> BoolArray:
-    """Check another partition's reply: for each pair of nodes, whether an edge joins them."""
+    """Check another partition's reply to `count` questions whether an edge joins two nodes.
+
+    Raises:
+        ProtocolError: the reply is not [count] booleans.
+    """
     sender = f"partition {part}"
     if len(arrays) != 1:
         raise ProtocolError(f"{sender} sent {len(arrays)} arrays for one")
@@ -62,7 +66,11 @@ def check_found(arrays: list[Array], part: int, count: int) -> BoolArray:
 
 
 def check_degrees(arrays: list[Array], part: int, count: int, most: int) -> Int64Array:
-    """Check another partition's reply with numbers of neighbours, each at most `most`."""
+    """Check another partition's reply with the numbers of neighbours of `count` nodes.
+
+    Raises:
+        ProtocolError: the reply is not [count] int64 from 0 to `most`.
+    """
     sender = f"partition {part}"
     if len(arrays) != 1:
         raise ProtocolError(f"{sender} sent {len(arrays)} arrays for one")

@@ -19,12 +19,12 @@ Drawn = tuple[Int32Array, IntArray, "Int64Array | None"]
 
 
 class SeedSet(NamedTuple):
-    """Seeds of one node type.
+    """Seeds of one node type, as the sampling engine takes them.
 
     Attributes:
         node_type: index of the node type.
-        ids: [n] int64.
-        times: [n] int64, with temporal sampling only.
+        ids: [n] int64 node ids.
+        times: [n] int64 keys of the seeds' times, with temporal sampling only.
     """
 
     node_type: int
@@ -49,33 +49,45 @@ class Exclusion(NamedTuple):
 
 
 class RemoteParts(Protocol):
-    """Access of the engine to the other partitions."""
+    """The engine's access to other partitions. Each method sends a request and does not wait.
+
+    The `Ticket` that it returns is done when the reply has come.
+    """
 
     def sample(self, part: int, relation: int, rows: RowSet, request: HopRequest) -> Ticket:
-        """Request that a part draws neighbours of its nodes."""
+        """Request that a part draws neighbours of its nodes `rows` over an edge type."""
 
     def induce(
         self, part: int, relation: int, rows: RowSet, keys: Int64Array, with_edge: bool
     ) -> Ticket:
-        """Request the neighbours that are in a batch. `keys` identify the batch's nodes."""
+        """Request the neighbours of a part's nodes that are in a batch.
+
+        `keys` identify the batch's nodes, as `_native.Subgraph.keys` returns them.
+        """
 
     def has_edges(
         self, part: int, relation: int, rows: Int64Array, neighbors: Int64Array
     ) -> Ticket:
-        """Request for each i whether an edge joins `rows[i]`, of the part, and `neighbors[i]`."""
+        """Request for each i whether an edge joins the part's `rows[i]` and `neighbors[i]`."""
 
     def degrees(self, part: int, relation: int, rows: Int64Array) -> Ticket:
-        """Request the numbers of neighbours of a part's nodes."""
+        """Request the number of neighbours of each of a part's nodes (`rows`)."""
 
     def fetch(
         self, part: int, element: str, index: int, ids: Int64Array, names: Sequence[str]
     ) -> Ticket:
-        """Request attributes of a part's nodes (element 'node') or edges ('edge')."""
+        """Request rows of attributes (`names`) of a part's nodes or edges (`ids`).
+
+        `element` is 'node' or 'edge', and `index` is the index of the node or edge type.
+        """
 
 
 @dataclass(frozen=True, slots=True)
 class HopRequest:
-    """Parameters of one hop over one edge type, as sent to other partitions, with bounds."""
+    """Parameters of one hop over one edge type, as another partition receives them.
+
+    The fields' annotations have the bounds that the receiver checks.
+    """
 
     fanout: Annotated[int, Between(-1, INT64)]
     replace: bool
@@ -86,7 +98,7 @@ class HopRequest:
     method: MethodSpec = NEIGHBOR
 
     def options(self) -> _native.HopOptions:
-        """Return the parameters as kernels take them."""
+        """Return the parameters as the object that kernels take."""
         return _native.HopOptions(
             self.fanout,
             self.replace,
@@ -100,10 +112,10 @@ class HopRequest:
 
 @dataclass(frozen=True, slots=True)
 class RowSet:
-    """Nodes whose neighbours are drawn, and constraints on the neighbours.
+    """Nodes whose neighbours are drawn (rows), and constraints on the neighbours.
 
     Attributes:
-        ids: [n] int64.
+        ids: [n] int64 node ids.
         trees: [n] int32, index of the seed that each node belongs to, in disjoint batches only.
         times: [n] int64 times of their seeds, with temporal sampling only.
         excluded: (rows, neighbors), [m] int64 each: edges not to be taken.
@@ -135,7 +147,7 @@ class RowSet:
         return cls(*members, (rows, np.concatenate([p[1] for p in pairs])))
 
     def share(self, positions: Int64Array, low: int, high: int) -> RowSet:
-        """Return one part's rows: the rows at `positions`, with ids from `low` to `high` - 1."""
+        """Return the rows of one part: at `positions`, with ids from `low` to `high` - 1."""
         excluded = None
         if self.excluded is not None:
             rows, neighbors = self.excluded
@@ -152,14 +164,21 @@ class RowSet:
     def draw(
         self, csr: _native.Csr, request: HopRequest, options: _native.HopOptions | None = None
     ) -> Drawn:
-        """Draw one hop from rows that `csr` holds. `options`: `request.options()`, if known."""
+        """Draw neighbours of these nodes in one hop. `csr` must have all these nodes.
+
+        `options` is `request.options()`, if the caller has it already.
+        """
         if request.last and not csr.has_times:
             request, options = replace(request, last=False), None
         options = request.options() if options is None else options
         return _native.sample_rows(csr, self.ids, options, self.trees, self.times, self.excluded)
 
     def induce(self, csr: _native.Csr, keys: Int64Array, num_nodes: int, with_edge: bool) -> Drawn:
-        """Return the neighbours in a batch. `keys` are its nodes. Ids are below `num_nodes`."""
+        """Return those neighbours of these nodes that are in a batch.
+
+        `keys` identify the batch's nodes, as `_native.Subgraph.keys` returns them. The graph `csr`
+        has neighbours with ids below `num_nodes`.
+        """
         return _native.induce_rows(
             csr,
             self.ids,

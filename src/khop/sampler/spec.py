@@ -31,7 +31,7 @@ _STRATEGIES = ("uniform", "last")
 
 @dataclass(frozen=True)
 class SamplingSpec:
-    """Fan-outs and options of neighbour sampling.
+    """Checked fan-outs and options of neighbour sampling, by index of edge type.
 
     Attributes:
         fanouts: for each edge type, in the graph's order, the fan-out of each hop. -1 takes all.
@@ -71,7 +71,7 @@ class SamplingSpec:
 
     @property
     def summary(self) -> str:
-        """Fan-outs if all edge types have the same, else the method's name."""
+        """Text for `repr`: the fan-outs if all edge types have the same, else the method's name."""
         if self.method.program is None and len(set(self.fanouts)) == 1:
             return str(list(self.fanouts[0]))
         return self.method.name
@@ -83,22 +83,24 @@ class SamplingSpec:
 
     @property
     def counts_hops(self) -> bool:
-        """True if a batch's nodes and edges are grouped by hop, so that hops can be counted."""
+        """True if batches' nodes and edges are grouped by hop, as PyG's counts need."""
         return self.subgraph_type == "directional"
 
     def records_edge(self, relation: int) -> bool:
-        """Return True if the batch's edges of an edge type have ids."""
+        """Return True if batches record the ids of edges of the edge type `relation`."""
         if not self.with_edge or self.keep_edge:
             return self.with_edge
         reversed_ones = {i for r in self.reversals for i in (r[:2] if r[2] else r[:1])}
         return relation not in reversed_ones
 
     def is_weighted(self, relation: int) -> bool:
-        """Return True if an edge type is drawn by weight."""
+        """Return True if neighbours over the edge type `relation` are drawn by weight."""
         return relation < len(self.weighted) and self.weighted[relation]
 
     def hop_requests(self, relation: int) -> list[HopRequest]:
-        """Return the parameters of each hop over an edge type. Each batch sets their keys.
+        """Return the parameters of each hop over an edge type, without random keys.
+
+        Each batch sets their keys.
 
         :meta private:
         """
@@ -220,7 +222,7 @@ class SamplingOptions:
     weight_attr: str | None = None
 
     def settled(self, num_neighbors: NumNeighbors | SamplingMethod) -> SamplingOptions:
-        """Return these options, adjusted to a sampling method.
+        """Return these options, completed by the ones that a sampling method determines.
 
         Raises:
             ValueError: an option contradicts the method's own, or the method does not support it.
@@ -302,7 +304,7 @@ def find_reversals(edge_types: Sequence[EdgeType]) -> tuple[tuple[int, int, bool
 
 
 def _edge_type(key: Any) -> Any:
-    """Return an edge type as a triple. PyG also omits the relation ('to') or uses one string."""
+    """Convert an edge type to a triple. PyG also accepts pairs (relation 'to') and one string."""
     if hasattr(key, "to_tuple"):  # PyG's EdgeTypeStr
         return key.to_tuple()
     names = key.split("__") if isinstance(key, str) else key

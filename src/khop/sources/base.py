@@ -1,4 +1,4 @@
-"""`Source`: interface of a layout, a way to store a graph in files. Imports no torch."""
+"""`Source`: base class of readers of graph files, one per way to store graphs. No torch."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from khop.sources.symmetrized import symmetrized
 
 
 class Source(ABC):
-    """Base class of readers, one for each layout that `read_source` knows.
+    """Base class of the readers of graph files, one for each layout that `read_source` knows.
 
-    khop makes an instance without arguments. Users name layouts of their own by
-    `khop partition --layout my_package:Layout` or `read_source(layout=)`. Installed packages offer
-    layouts as entry points of the group `khop.sources`.
+    A layout is a way to store a graph in files. khop makes an instance without arguments. Users
+    name layouts of their own by `khop partition --layout my_package:Layout` or
+    `read_source(layout=)`. Installed packages offer layouts as entry points of the group
+    `khop.sources`.
 
     Attributes:
         names: SOURCE arguments that are not paths, 'ogb:NAME' for example.
@@ -41,10 +42,11 @@ class Source(ABC):
 
     @abstractmethod
     def matches(self, spec: str) -> bool:
-        """Return True if a SOURCE argument names a graph in this layout.
+        """Return True if `spec` names a graph in this layout.
 
         Args:
-            spec: the argument: a name, or the path of a file or folder, which need not exist.
+            spec: the SOURCE argument of `khop partition`: a name, or the path of a file or folder,
+                which need not exist.
         """
 
     @abstractmethod
@@ -52,8 +54,8 @@ class Source(ABC):
         """Read a graph. Partitioning reads its arrays in pieces.
 
         Args:
-            spec: an argument for which `matches` is True.
-            scratch: where files that cannot be mapped are unpacked.
+            spec: a SOURCE argument for which `matches` is True.
+            scratch: temporary storage, in which files that cannot be mapped are unpacked.
             root: folder of the data sets that SOURCE names without a path (`--root`).
 
         Raises:
@@ -66,5 +68,5 @@ class Source(ABC):
         return symmetrized(self.read(spec, scratch, root), scratch)
 
     def form(self) -> str:
-        """Return the forms of this layout's SOURCE arguments as text, for lists of layouts."""
+        """Return the SOURCE arguments that this layout accepts, as text for lists of layouts."""
         return ", ".join([*self.names, *([self.paths] if self.paths else [])])

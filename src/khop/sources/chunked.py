@@ -43,19 +43,23 @@ _FORMATS = ("csv", "parquet", "numpy")
 
 
 class Chunked(Source):
-    """DGL's chunked format: a metadata.json, or its folder."""
+    """Reader of DGL's chunked format: a metadata.json, or its folder."""
 
     paths = METADATA
     about = "a graph in DGL's chunked format (CSV, Parquet or NumPy, any number of files)"
     unpacked = "CSV, Parquet"
 
     def matches(self, spec: str) -> bool:
-        """Return True for a metadata.json, and for a folder that has one."""
+        """Return True if `spec` is a metadata.json, or a folder that has one."""
         path = Path(spec)
         return (path.name == METADATA and path.is_file()) or (path / METADATA).exists()
 
     def read(self, spec: str, scratch: Scratch, root: Path) -> GraphSource:
-        """Read the graph. With one node type and one edge type it is homogeneous."""
+        """Read the graph that metadata.json describes.
+
+        It is homogeneous if it has one node type and one edge type. Arguments are as for
+        `Source.read`.
+        """
         path = Path(spec)
         path = path / METADATA if path.is_dir() else path
         description = Entry.read(path, _MOST_BYTES, json.loads, ValueError)
@@ -77,7 +81,10 @@ class Chunked(Source):
 
 
 def _counts(description: Entry, of: str) -> dict[str, int]:
-    """Return the number of nodes or edges of each type, in the order of the types."""
+    """Return {type: number of nodes or edges}, in the order of metadata.json.
+
+    `of` is 'node' or 'edge'.
+    """
     content, source = description.content, description.name
     names = content.get(f"{of}_type")
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
@@ -122,9 +129,10 @@ def _attrs(
 
 
 def _arrays(table: Entry, path: Path, scratch: Scratch) -> dict[str, Array]:
-    """Return the arrays of an entry with 'format' and 'data', as {name in errors: array}.
+    """Return the arrays of an entry of metadata.json that has 'format' and 'data'.
 
-    Each NumPy file is an array. CSV or Parquet files together are one array of rows.
+    They are named for error messages. Each NumPy file is an array. CSV or Parquet files together
+    are one array of rows. Paths are relative to the folder of `path`.
     """
     names, form = table.content.get("data"), table.entry("format").content
     name, delimiter = form.get("name"), form.get("delimiter", ",")

@@ -1,4 +1,4 @@
-"""Edges, attributes, labels and masks, made from a layout's arrays. Imports no torch."""
+"""Functions that make edges, attributes, labels and masks of arrays from files. No torch."""
 
 from __future__ import annotations
 
@@ -33,21 +33,21 @@ class JoinedEdges(EdgeSource):
 
     @property
     def num_edges(self) -> int:
-        """Number of edges."""
+        """Number of edges in all lists."""
         return int(self._bounds[-1])
 
     @property
     def src(self) -> IntArray:  # type: ignore[override]
-        """All sources, in memory."""
+        """Sources of all edges, [num_edges], as one array in memory."""
         return np.concatenate([edges.src for edges in self.lists])
 
     @property
     def dst(self) -> IntArray:  # type: ignore[override]
-        """All destinations, in memory."""
+        """Destinations of all edges, [num_edges], as one array in memory."""
         return np.concatenate([edges.dst for edges in self.lists])
 
     def piece(self, first: int, count: int) -> tuple[IntArray, IntArray]:
-        """Return sources and destinations of `count` edges from `first` on."""
+        """Return the sources and destinations of `count` edges, from index `first` on."""
         last, bounds = first + count, self._bounds
         pieces: list[tuple[IntArray, IntArray]]
         pieces = [(np.empty(0, np.int64), np.empty(0, np.int64))] if count == 0 else []
@@ -63,21 +63,21 @@ class JoinedEdges(EdgeSource):
         return src, dst
 
     def check(self, title: str) -> None:
-        """Raise ValueError unless each list has as many sources as destinations."""
+        """Raise ValueError, which names `title`, if sources and destinations differ in number."""
         for edges in self.lists:
             edges.check(title)
 
     def content(self) -> tuple[Array, ...]:
-        """Return the arrays by whose content or file a later run recognises the same edges."""
+        """Return the arrays by whose content, or file, a resumed run recognises the same edges."""
         return tuple(array for edges in self.lists for array in edges.content())
 
     def endpoints(self) -> tuple[IntArray, IntArray]:
-        """Return all sources and destinations, in memory."""
+        """Return sources and destinations of all edges, [num_edges], in memory."""
         return self.piece(0, self.num_edges)
 
 
 def edges_of(pair: Array, title: str, by_rows: bool | None = None) -> EdgeSource:
-    """Return the edges of an array.
+    """Make edges of one array of pairs.
 
     Args:
         pair: [2, E] or [E, 2] integers.
@@ -98,10 +98,9 @@ def edges_of(pair: Array, title: str, by_rows: bool | None = None) -> EdgeSource
 
 
 def joined_edges(pairs: Mapping[str, Array]) -> EdgeSource:
-    """Return the edges of several arrays, which are all [2, E] or all [E, 2].
+    """Make one list of edges of several arrays, which are all [2, E] or all [E, 2].
 
-    Args:
-        pairs: {name in errors: array}.
+    `pairs` has the arrays by their names in errors.
     """
     by_rows = any(pair.ndim == 2 and pair.shape[0] != 2 for pair in pairs.values())
     lists = [edges_of(pair, title, by_rows) for title, pair in pairs.items()]
@@ -129,7 +128,7 @@ def edges_by_folder(
 
 
 def graph_of(nodes: dict[NodeType, NodeSource], edges: dict[EdgeType, EdgeSource]) -> GraphSource:
-    """Return a graph, homogeneous if it has one node type and one edge type."""
+    """Make a graph of nodes and edges, homogeneous if there is one type of each."""
     if len(nodes) == len(edges) == 1:
         return GraphSource({NODE: nodes.popitem()[1]}, {EDGE: edges.popitem()[1]})
     return GraphSource(nodes, edges, heterogeneous=True)
@@ -143,7 +142,11 @@ def reversed_edges(edges: EdgeSource, attrs: dict[str, RowStore]) -> EdgeSource:
 
 
 def edge_type_of(name: str, separator: str, title: str) -> EdgeType:
-    """Parse an edge type: three names with a separator between. Errors begin with the title."""
+    """Parse an edge type: three names in one text, with a separator between.
+
+    Raises:
+        ValueError: there are not three names. The message begins with `title`.
+    """
     names = name.split(separator)
     if len(names) != 3:
         form = separator.join(("SOURCE", "RELATION", "DESTINATION"))
@@ -152,7 +155,11 @@ def edge_type_of(name: str, separator: str, title: str) -> EdgeType:
 
 
 def ids_of(values: Array, title: str) -> IntArray:
-    """Return values as node ids. Raise TypeError if they are not integers."""
+    """Check that values are integers, so that they can be node ids, and return them.
+
+    Raises:
+        TypeError: they are not. The message begins with `title`.
+    """
     if values.dtype.kind not in "iu":
         raise TypeError(
             f"{title} must hold integer node ids (got dtype '{values.dtype}'): ids run from 0, "
@@ -162,7 +169,9 @@ def ids_of(values: Array, title: str) -> IntArray:
 
 
 def attribute(values: Array, title: str) -> RowStore:
-    """Return an array as an attribute, with one row per node or edge.
+    """Make an attribute of an array with one row per node or edge.
+
+    `title` is the array's name in errors.
 
     Raises:
         TypeError: the array has no rows, or a dtype that khop does not store.
@@ -179,7 +188,7 @@ def attribute(values: Array, title: str) -> RowStore:
 
 
 def joined_attribute(pieces: Mapping[str, Array]) -> RowStore:
-    """Return an attribute whose rows are in several arrays, {name in errors: rows}."""
+    """Make one attribute of the rows of several arrays, which have the names that errors use."""
     features = [attribute(values, title) for title, values in pieces.items()]
     if len(features) == 1:
         return features[0]
@@ -190,7 +199,7 @@ def joined_attribute(pieces: Mapping[str, Array]) -> RowStore:
 
 
 def count_nodes(edges: EdgeSource) -> int:
-    """Return the largest node id of edges plus one. Edges are read piece by piece."""
+    """Return the largest node id in edges plus one. Edges are read piece by piece."""
     count = 0
     for first in range(0, edges.num_edges, _STEP):
         for ids in edges.piece(first, min(_STEP, edges.num_edges - first)):
@@ -208,7 +217,7 @@ def flat_labels(values: Array, key: object, scratch: Scratch) -> Array:
     Args:
         values: [N] or [N, ...] labels.
         key: identifier of the labels in `scratch`.
-        scratch: store of labels that are converted to another dtype.
+        scratch: temporary storage of labels that are converted to another dtype.
     """
     if values.ndim == 2 and values.shape[1] == 1:
         values = values.reshape(-1)
@@ -226,7 +235,16 @@ def flat_labels(values: Array, key: object, scratch: Scratch) -> Array:
 
 
 def label_attribute(values: Array, file: Path, scratch: Scratch, of: NodeType = "") -> RowStore:
-    """Return labels of node type `of`, read from a file, as an attribute (`flat_labels`)."""
+    """Make an attribute of labels that were read from a file.
+
+    [N, 1] becomes [N], whole numbers int64, and others float32.
+
+    Args:
+        values: [N] or [N, ...] labels.
+        file: the file.
+        scratch: temporary storage of labels that are converted to another dtype.
+        of: the node type.
+    """
     return attribute(flat_labels(values, [identity(file), of], scratch), f"'{file}'")
 
 
@@ -237,7 +255,7 @@ def mask_of(ids: IntArray, count: int, key: object, scratch: Scratch, title: str
         ids: [n] ids of these nodes.
         count: number of all nodes.
         key: identifier of the mask in `scratch`.
-        scratch: store of the mask.
+        scratch: temporary storage of the mask.
         title: name of the ids in errors.
 
     Returns:
@@ -278,13 +296,21 @@ def _mask(key: object, count: int, piece: Callable[[int, int], Array], scratch: 
 def mask_attribute(
     ids: IntArray, count: int, file: Path, key: Sequence[str], scratch: Scratch
 ) -> RowStore:
-    """Return a mask of node ids as an attribute. `key` identifies the mask within its file."""
+    """Make a mask attribute that is True for the nodes `ids`, of `count` nodes in all.
+
+    Args:
+        ids: [n] ids of nodes.
+        count: number of all nodes.
+        file: file that the ids were read from.
+        key: identifier of the mask within this file.
+        scratch: temporary storage of the mask.
+    """
     mask = mask_of(ids, count, [identity(file), *key], scratch, f"'{file}'")
     return attribute(mask, f"'{file}'")
 
 
 def shards(files: Sequence[Path]) -> list[Path]:
-    """Sort the files of one array or table. Numbers in names are compared as numbers.
+    """Sort the files that together hold one array. Numbers in names are compared as numbers.
 
     Raises:
         ValueError: a file of a series NAME-00000-of-00004 is missing.

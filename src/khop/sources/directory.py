@@ -33,7 +33,7 @@ _NO_PARTS = ("_", ".")
 
 
 class Directory(Source):
-    """A folder of arrays and tables."""
+    """Reader of a folder of arrays and tables: edges, and attributes of nodes and edges."""
 
     paths = "DIRECTORY"
     about = (
@@ -47,7 +47,7 @@ class Directory(Source):
     unpacked = "tables"
 
     def matches(self, spec: str) -> bool:
-        """Return True for any folder, and for .npy files and tables, which `read` refuses."""
+        """Return True if `spec` is a folder, an .npy file or a table. Only folders are read."""
         path = Path(spec)
         return path.is_dir() or (path.is_file() and path.name.endswith(_ENDINGS))
 
@@ -80,18 +80,21 @@ class Directory(Source):
 
 
 class NpzFile(Source):
-    """Arrays in a file of `numpy.savez`."""
+    """Reader of one file of `numpy.savez` that holds a graph's arrays."""
 
     paths = "FILE.npz"
     about = "arrays as in a DIRECTORY, and `num_nodes`"
     unpacked = "what is deflated; stored arrays are mapped within the file"
 
     def matches(self, spec: str) -> bool:
-        """Return True for an .npz file."""
+        """Return True if `spec` is an .npz file."""
         return Path(spec).suffix == ".npz" and Path(spec).is_file()
 
     def read(self, spec: str, scratch: Scratch, root: Path) -> GraphSource:
-        """Read a homogeneous graph: `edge_index`, `num_nodes` (optional) and attributes."""
+        """Read a homogeneous graph of an .npz file: `edge_index`, `num_nodes` and attributes.
+
+        `num_nodes` is optional. Arguments are as for `Source.read`.
+        """
         path = Path(spec)
         arrays = Npz(path, scratch)
         if "edge_index" not in arrays:
@@ -109,9 +112,10 @@ class NpzFile(Source):
 
 
 def _likely_count(edges: EdgeSource, attrs: dict[str, RowStore]) -> int:
-    """Return the probable number of nodes. Later errors name attributes of another length.
+    """Guess the number of nodes, which the file does not have.
 
-    It is the most common length of attributes, among lengths above all ids of the edges.
+    It is the most common length of attributes, among lengths above all ids of the edges. Later
+    checks refuse attributes of another length.
     """
     rows = [attr.num_rows for attr in attrs.values()]
     if not rows:
@@ -145,10 +149,12 @@ def _read_edges(folder: Path, scratch: Scratch) -> EdgeSource:
 
 
 def _parts(folder: Path, stem: str) -> list[Path]:
-    """Return the files of the table `stem` ('edges' or 'nodes') in their order, or no files.
+    """Return the files of the table `stem` ('edges' or 'nodes') in order. There may be none.
+
+    They are one file with this name, a series of files, or all files of a folder.
 
     Raises:
-        ValueError: files have several forms, or a folder `stem` holds other things than tables.
+        ValueError: there are several such tables, or the folder holds other things.
     """
     lists: dict[str, list[Path]] = {}
     for path in sorted(folder.iterdir()):
@@ -169,7 +175,7 @@ def _parts(folder: Path, stem: str) -> list[Path]:
 
 
 def _arrays(folder: Path) -> dict[str, list[Path]]:
-    """Return {attribute: its .npy files}, with shards in their order."""
+    """Return {attribute: its .npy files} of a folder. An attribute can be in several files."""
     arrays: dict[str, list[Path]] = {}
     for file in sorted(folder.glob("*.npy")):
         name = file.stem.split("-")[0] if "-of-" in file.stem else file.stem
@@ -179,5 +185,5 @@ def _arrays(folder: Path) -> dict[str, list[Path]]:
 
 
 def _ending(path: Path) -> str:
-    """Return the item of `_ENDINGS` with which a file's name ends, or ''."""
+    """Return the ending of a file's name that `_ENDINGS` lists, such as '.csv.gz', or ''."""
     return next((ending for ending in _ENDINGS if path.name.endswith(ending)), "")

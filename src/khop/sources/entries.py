@@ -1,4 +1,4 @@
-"""Descriptions of graphs in JSON or YAML files. Each entry is checked when it is read."""
+"""Checked access to JSON and YAML files that describe a graph. Imports no torch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from khop.log import shown
 
 
 class Entry:
-    """JSON or YAML object of a description, with checked access to its values.
+    """JSON or YAML object of a graph's description. Each value is checked when it is read.
 
     Args:
         content: the parsed object.
@@ -37,7 +37,7 @@ class Entry:
             path: the file.
             most_bytes: largest accepted size of the file.
             parse: parser of the file's content.
-            invalid: exception that `parse` raises for malformed content.
+            invalid: exception that `parse` raises for malformed content. It becomes ValueError.
         """
         size = check_regular(path).stat().st_size
         if size > most_bytes:
@@ -49,23 +49,23 @@ class Entry:
             raise ValueError(f"'{path}' is no {form}: {error}") from None
 
     def of(self, key: object) -> str:
-        """Return the name of the value at a key, for errors."""
+        """Return a name of the value at `key`, for errors: "'key' of FILE", for example."""
         return f"'{key}' of {self.name}"
 
     def entry(self, key: object, optional: bool = False) -> Entry:
-        """Return the object at a key. An optional object that is missing is empty."""
+        """Return the object at `key`. If it is missing and optional, return an empty one."""
         content = self.content.get(key)
         return Entry({} if optional and not content else content, self.of(key))
 
     def text(self, key: str) -> str:
-        """Return the text at a key, which must not be empty."""
+        """Return the text at `key`. It must not be empty."""
         value = self.content.get(key)
         if not isinstance(value, str) or not value:
             raise ValueError(f"{self.of(key)} must be a text (got {shown(value)})")
         return value
 
     def texts(self, key: str) -> list[str]:
-        """Return the list of texts at a key, or an empty list if it is missing."""
+        """Return the list of texts at `key`, or an empty list if it is missing."""
         value = self.content.get(key) or []
         if not isinstance(value, list) or not all(isinstance(text, str) for text in value):
             raise ValueError(f"{self.of(key)} must be a list of names (got {shown(value)})")

@@ -1,4 +1,4 @@
-"""Reader of the output of GiGL's data preprocessor, by a task's frozen configuration.
+"""Reader of graphs that GiGL's data preprocessor wrote, by a task's frozen configuration.
 
     graphMetadata:
       condensedNodeTypeMap: {'0': user}
@@ -46,7 +46,7 @@ _MOST_TEXT = 1 << 14
 
 
 class Gigl(Source):
-    """Output of GiGL's data preprocessor."""
+    """Reader of the output of GiGL's data preprocessor, by its YAML configuration."""
 
     paths = "FILE.yaml"
     about = (
@@ -57,7 +57,7 @@ class Gigl(Source):
     unpacked = "all"
 
     def matches(self, spec: str) -> bool:
-        """Return True for a YAML file."""
+        """Return True if `spec` is a YAML file."""
         return Path(spec).suffix in _SUFFIXES and Path(spec).is_file()
 
     def read(self, spec: str, scratch: Scratch, root: Path) -> GraphSource:
@@ -83,7 +83,10 @@ class Gigl(Source):
 
 
 def _numbered(graph: Entry, by_number: str, listed: str) -> Iterable[tuple[Any, Any]]:
-    """Return (number, type) pairs. A single type without a number is type 0."""
+    """Return (number, type) pairs of node or edge types. A single type may lack its number, 0.
+
+    `by_number` and `listed` are keys of `graph`: of types by number, and of the list of types.
+    """
     types = graph.content.get(listed)
     if by_number not in graph.content and isinstance(types, list) and len(types) == 1:
         return [("0", types[0])]
@@ -117,7 +120,11 @@ def _read_yaml(path: Path) -> Entry:
 
 
 def _local(uri: str) -> Path:
-    """Return the path of a URI. Raise FileNotFoundError if it is not on this machine."""
+    """Return the path that a URI names on this machine.
+
+    Raises:
+        FileNotFoundError: the URI names another machine or a cloud's storage.
+    """
     if "://" in uri and not uri.startswith("file://"):
         raise FileNotFoundError(
             f"'{uri[:200]}' is not on this machine: copy what the configuration names, and put the "

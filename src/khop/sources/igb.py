@@ -40,7 +40,7 @@ _LABELS = {"node_label_19": "y", "node_label_2K": "y_2K"}
 
 
 class Igb(Source):
-    """IGB's data sets, by name or as folders."""
+    """Reader of IGB's data sets, by name or as folders."""
 
     names = ("igb:SIZE", "igbh:SIZE")
     paths = "a folder with `processed/`"
@@ -51,7 +51,7 @@ class Igb(Source):
     unpacked = "labels, masks"
 
     def matches(self, spec: str) -> bool:
-        """Return True for 'igb:SIZE', 'igbh:SIZE', and the folder of a data set."""
+        """Return True if `spec` is 'igb:SIZE', 'igbh:SIZE', or the folder of a data set."""
         return spec.startswith(("igb:", "igbh:")) or _is_igb(Path(spec))
 
     def read(self, spec: str, scratch: Scratch, root: Path) -> GraphSource:
@@ -101,7 +101,10 @@ def _nodes(processed: Path, name: str, size: str, scratch: Scratch) -> NodeSourc
 
 
 def _array(file: Path, count: int | None, row_shape: tuple[int, ...]) -> Array:
-    """Map an .npy file, or `count` rows of bare float32 numbers (if None, all in the file)."""
+    """Map an .npy file, or a file of bare float32 numbers, as `count` rows of shape `row_shape`.
+
+    If `count` is None, all rows of the file.
+    """
     with check_regular(file).open("rb") as opened:
         if opened.read(6) == b"\x93NUMPY":
             return load_npy(file, "r")

@@ -30,7 +30,7 @@ _ATTRS = {"node_feat": "x", "node_year": "year"}
 
 
 class Mag240m(Source):
-    """OGB-LSC's MAG240M, by name or as a folder."""
+    """Reader of OGB-LSC's MAG240M, by name or as a folder."""
 
     names = ("ogb:mag240m",)
     paths = "its folder"
@@ -41,7 +41,7 @@ class Mag240m(Source):
     unpacked = "labels, masks"
 
     def matches(self, spec: str) -> bool:
-        """Return True for the data set's name, and for its folder."""
+        """Return True if `spec` is the data set's name, or its folder."""
         return spec in self.names or _is_mag240m(Path(spec))
 
     def read(self, spec: str, scratch: Scratch, root: Path) -> GraphSource:

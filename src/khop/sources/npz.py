@@ -1,7 +1,7 @@
-"""Reader of `.npz` files. Stored arrays are mapped, and deflated arrays unpacked to a scratch.
+"""Reader of `.npz` files. Uncompressed arrays are mapped, and compressed ones unpacked first.
 
-The header, dtype, shape and size of a member are checked against the archive before its values are
-read. Nothing is unpickled, and no name of a member becomes a path. Imports no torch.
+The header, dtype, shape and size of an array are checked against the archive before its values are
+read. Nothing is unpickled, and no name in the archive becomes a path. Imports no torch.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _READ_HEADER = {
 
 
 class _Header(NamedTuple):
-    """Header of an array in an .npz file, and its size in bytes."""
+    """Header of an array in an .npz file. `size` is its length in bytes."""
 
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
@@ -52,7 +52,7 @@ class Npz(Mapping[str, Array]):
 
     Args:
         path: the file.
-        scratch: where deflated arrays are unpacked.
+        scratch: temporary storage, in which compressed arrays are unpacked.
 
     Raises:
         ValueError: the file is damaged, or not written by `numpy.savez`.
@@ -96,7 +96,7 @@ class Npz(Mapping[str, Array]):
         return flat.reshape(header.shape, order="F" if header.fortran else "C")
 
     def _flat(self, archive: zipfile.ZipFile, info: zipfile.ZipInfo, header: _Header) -> Array:
-        """Return the values of an array in the order of the file."""
+        """Return the values of an array in the order of the file, without its shape."""
         key = [identity(self.path), info.filename, info.CRC]
         if info.compress_type == zipfile.ZIP_STORED and header.dtype.isnative:
             self._scratch.once(key, lambda: self._read_all(archive, info))
@@ -108,7 +108,7 @@ class Npz(Mapping[str, Array]):
         return table["values"]
 
     def _read_all(self, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> None:
-        """Read a member to its end, where zipfile compares its checksum."""
+        """Read an entry of the archive to its end, where zipfile compares its checksum."""
         with archive.open(info) as stream:
             while stream.read(self._scratch.piece_bytes):
                 pass
@@ -136,7 +136,7 @@ _DAMAGED = (
 
 @contextlib.contextmanager
 def _checked(path: Path, name: str) -> Iterator[None]:
-    """Turn errors of a damaged or hostile archive into one ValueError."""
+    """Context that turns errors of a damaged archive into ValueError with the names."""
     try:
         yield
     except _DAMAGED as error:
@@ -147,7 +147,7 @@ def _checked(path: Path, name: str) -> Iterator[None]:
 
 
 def _read_header(archive: zipfile.ZipFile, info: zipfile.ZipInfo, file_size: int) -> _Header:
-    """Read the header of a member and check it against the archive."""
+    """Read an array's header, and check it against the archive of `file_size` bytes."""
     if info.compress_type not in _METHODS or info.flag_bits & 1:
         raise ValueError("it is encrypted, or packed by another method than deflate")
     if info.compress_size > file_size:
@@ -171,7 +171,7 @@ def _read_header(archive: zipfile.ZipFile, info: zipfile.ZipInfo, file_size: int
 
 
 def _begin(path: Path, info: zipfile.ZipInfo) -> int:
-    """Return the offset of a stored member's bytes in the file."""
+    """Return the offset in the .npz file of the bytes of an uncompressed array."""
     with path.open("rb") as file:
         file.seek(info.header_offset)
         magic, name, extra = _LOCAL_HEADER.unpack(_read_exactly(file, _LOCAL_HEADER.size))

@@ -60,7 +60,7 @@ _GZ = ".csv.gz"
 
 
 class Ogb(Source):
-    """OGB's node property prediction data sets, by name or as folders."""
+    """Reader of OGB's node property prediction data sets, by name or as folders."""
 
     names = ("ogb:NAME",)
     paths = "the folder of a data set"
@@ -73,7 +73,7 @@ class Ogb(Source):
     unpacked = "text (`.csv.gz`) and deflated arrays"
 
     def matches(self, spec: str) -> bool:
-        """Return True for 'ogb:NAME', and for the folder of a data set."""
+        """Return True if `spec` is 'ogb:NAME', or the folder of a data set."""
         return spec.startswith("ogb:") or _is_ogb(Path(spec))
 
     def read(self, spec: str, scratch: Scratch, root: Path) -> GraphSource:
@@ -102,7 +102,7 @@ def _is_ogb(folder: Path) -> bool:
 
 
 class _Graph:
-    """Graph under construction: the nodes and edges that have been read."""
+    """Graph that `Ogb.read` is reading: the nodes, edges and attributes so far."""
 
     def __init__(self, folder: Path, scratch: Scratch) -> None:
         self.folder, self.scratch = folder, scratch
@@ -110,31 +110,35 @@ class _Graph:
         self.edges: dict[EdgeType, EdgeSource] = {}
 
     def add_nodes(self, node_type: NodeType, counts: Array, title: str) -> None:
-        """Add a node type. `counts` is its number of nodes per graph, for one graph only."""
+        """Add a node type. `counts` is its number of nodes in each graph of the file.
+
+        Raises:
+            ValueError: there are several graphs. The message begins with `title`.
+        """
         self.nodes[node_type] = NodeSource(_only(counts, title))
 
     def add_edges(
         self, edge_type: EdgeType, edges: EdgeSource, counts: Array | None, title: str
     ) -> None:
-        """Add an edge type. If not None, `counts` is its number of edges, which is checked."""
+        """Add an edge type. `counts`, its number of edges, is checked if not None."""
         if counts is not None and _only(counts, title) != edges.num_edges:
             raise ValueError(f"{title} has {edges.num_edges} edges, not {_only(counts, title)}")
         self.edges[edge_type] = edges
 
     def add_attr(self, holder: NodeType | EdgeType, name: str, values: RowStore, of: str) -> None:
-        """Add an attribute. `name` is OGB's name for it, `of` the array's name in errors."""
+        """Add an attribute to a node or edge type. `of` is its name in errors."""
         holders: Mapping[Any, NodeSource | EdgeSource] = {**self.nodes, **self.edges}
         if holder not in holders:
             raise ValueError(f"{of} is of {holder!r}, of which there are neither nodes nor edges")
         holders[holder].attrs[_NAMES.get(name, name)] = values
 
     def add_labels(self, node_type: NodeType, values: Array, file: Path) -> None:
-        """Add labels as `y`."""
+        """Add labels as attribute `y` of a node type. `file` is named in errors."""
         labels = label_attribute(values, file, self.scratch, node_type)
         self.add_attr(node_type, "y", labels, f"'{file}'")
 
     def with_masks(self) -> GraphSource:
-        """Return the graph, with masks of its training, validation and test nodes."""
+        """Return the graph with masks of its training, validation and test nodes."""
         heterogeneous = [*self.edges] != [EDGE]
         for split, file, of_types in _splits(self.folder, self.scratch, heterogeneous):
             for node_type, ids in of_types.items():
@@ -147,7 +151,11 @@ class _Graph:
 
 
 def _only(counts: Array, title: str) -> int:
-    """Return the entry of a list with one entry per graph. Refuse several graphs."""
+    """Return the only entry of `counts`, a list with one entry per graph.
+
+    Raises:
+        ValueError: there are several graphs.
+    """
     counts = ids_of(counts.reshape(-1), title)
     if len(counts) != 1:
         raise ValueError(f"{title} has {len(counts)} graphs: khop partitions one")
@@ -265,7 +273,7 @@ def _edge_type(name: str, path: Path) -> EdgeType:
 def _splits(
     folder: Path, scratch: Scratch, heterogeneous: bool
 ) -> list[tuple[str, Path, dict[NodeType, Array]]]:
-    """Return (name, file, {node type: ids}) for each of 'train', 'valid' and 'test'."""
+    """Return (name, file, {node type: ids of its nodes}) of 'train', 'valid' and 'test'."""
     folders = [path for path in (folder / "split").glob("*") if path.is_dir()]
     if len(folders) > 1:
         raise ValueError(f"'{folder / 'split'}' holds {len(folders)} splits: keep one of them")
@@ -339,7 +347,7 @@ def read_with_ogb(name: str, root: Path) -> Any:
 
 
 def _ogb_meta(name: str, root: Path) -> dict[str, Any] | None:
-    """Read the description that `DatasetSaver` wrote, or return None for OGB's data sets."""
+    """Read the description of a data set that OGB's `DatasetSaver` wrote."""
     file = root / "meta_dict.pt"
     if not file.is_file():
         return None
@@ -354,7 +362,7 @@ def _ogb_meta(name: str, root: Path) -> dict[str, Any] | None:
 
 
 def _hetero_of_ogb(data: Any, splits: dict[str, Any]) -> Any:
-    """Convert OGB's dictionaries by type (`x_dict`, `node_year`, ...) to a `HeteroData`."""
+    """Convert OGB's object, with dictionaries by type, and its splits to a `HeteroData`."""
     from torch_geometric.data import HeteroData
 
     graph = HeteroData()
@@ -371,7 +379,7 @@ def _hetero_of_ogb(data: Any, splits: dict[str, Any]) -> Any:
 
 
 def _add_labels_and_masks(store: Any, labels: Any, splits: dict[str, Any]) -> None:
-    """Store OGB's labels [N, 1] as [N], and its lists of node ids (`splits`) as masks."""
+    """Store labels in a PyG store, as [N], and a mask for the node ids of each split."""
     import torch
 
     for name, split in (("train_mask", "train"), ("val_mask", "valid"), ("test_mask", "test")):

@@ -20,21 +20,21 @@ from khop.sources.scratch import Scratch
 
 
 class Debian(Source):
-    """Packages of Debian and their dependencies, as a homogeneous graph."""
+    """Reader of the packages of Debian and their dependencies, as a homogeneous graph."""
 
     names = ("debian",)
     about = "the package graph of Debian 12 that comes with khop"
 
     def matches(self, spec: str) -> bool:
-        """Return True for the data set's name."""
+        """Return True if `spec` is the data set's name."""
         return spec in self.names
 
     def read(self, spec: str, scratch: Scratch, root: Path) -> GraphSource:
-        """Read the graph from the package, or from the cache of `khop.datasets`."""
+        """Read the graph that khop contains, or its cached copy below `root`."""
         return self._read(False)
 
     def read_undirected(self, spec: str, scratch: Scratch, root: Path) -> GraphSource:
-        """Read the graph with the data set's own reverse edges."""
+        """Read the graph with reverse edges, as the data set itself defines them."""
         return self._read(True)
 
     def _read(self, undirected: bool) -> GraphSource:
@@ -44,7 +44,7 @@ class Debian(Source):
 
 
 class DebianHetero(Debian):
-    """Packages, sources, maintainers and tags of Debian, with an edge type for each relation."""
+    """Reader of Debian's packages, sources, maintainers and tags, as a heterogeneous graph."""
 
     names = ("debian-hetero",)
     about = (
@@ -85,7 +85,7 @@ def read_source(
     scratch: Scratch | None = None,
     layout: str | Source | type[Source] | None = None,
 ) -> GraphSource:
-    """Read the graph that a SOURCE argument names.
+    """Read the graph that a SOURCE argument of `khop partition` names.
 
     Arrays are mapped where the layout allows it. Partitioning reads them in pieces.
 
@@ -93,10 +93,10 @@ def read_source(
         spec: 'debian', 'ogb:NAME', a file, a folder, and so on (list: `khop partition --help`).
             'NAME:REST' is for the layout NAME of an installed package (group `khop.sources`).
         root: folder of OGB's and IGB's data sets.
-        undirected: add the reverse of every edge.
-        scratch: where compressed files and text are unpacked. If None, in memory.
-        layout: name of a built-in or installed layout, 'package:Class', or a `Source`. If None,
-            the first built-in layout that matches.
+        undirected: add the reverse of every edge (default: False).
+        scratch: temporary storage of compressed files and text. If None, in memory.
+        layout: name of a built-in or installed layout, 'package:Class', or a `Source`. If None, the
+            first built-in layout that matches.
 
     Raises:
         FileNotFoundError: `spec` is no file, folder or name of a data set.
@@ -120,7 +120,7 @@ def read_source(
 
 
 def find_layout(spec: str, layout: str | Source | type[Source] | None = None) -> Source:
-    """Return the layout of a SOURCE argument. Arguments and errors: see `read_source`."""
+    """Return the reader (layout) of a SOURCE argument. Arguments and errors: see `read_source`."""
     if layout is not None:
         source = LAYOUTS.checked(layout)
         if not source.matches(spec):
@@ -146,7 +146,7 @@ def find_layout(spec: str, layout: str | Source | type[Source] | None = None) ->
 
 
 def listing() -> str:
-    """Return the list of built-in layouts as text, for `khop partition --help`."""
+    """Return the list of built-in layouts of graph files, as text for the command's help."""
     lines, indent = [], " " * 16
     for source in LAYOUTS.builtin.values():
         form = source.form().replace("`", "")

@@ -20,7 +20,7 @@ from khop.sources.torch_files import INSTEAD, containers_admitted, reason_of
 
 
 class SavedData(Source):
-    """A PyG object in a file of `torch.save`."""
+    """Reader of a file in which `torch.save` stored a PyG object."""
 
     paths = "FILE.pt"
     about = (
@@ -31,11 +31,11 @@ class SavedData(Source):
     is_whole = True
 
     def matches(self, spec: str) -> bool:
-        """Return True for any file. `read` refuses files that torch.save did not write."""
+        """Return True if `spec` is a file. `read` refuses files that torch.save did not write."""
         return Path(spec).is_file()
 
     def read(self, spec: str, scratch: Scratch, root: Path) -> GraphSource:
-        """Read a graph, without running its pickle."""
+        """Read the graph of a file. No code in the file is run."""
         return GraphSource.from_data(read_saved(Path(spec)))
 
 
@@ -76,7 +76,7 @@ def read_saved(path: Path) -> Any:
 
 
 def _check_head(path: Path) -> None:
-    """Raise ValueError if a file does not begin like a file of `torch.save`."""
+    """Raise ValueError if the first bytes of a file are not the ones that `torch.save` writes."""
     with check_regular(path).open("rb") as file:
         head = file.read(32)
     if head.startswith((b"PK\x03\x04", b"\x80\x02")):  # zip archives, and old pickles
@@ -93,7 +93,7 @@ def _check_head(path: Path) -> None:
 
 
 def _of_attributes(saved: Any, path: Path) -> Any:
-    """Return a new graph with the attributes of a saved graph, and nothing else of the file."""
+    """Copy the attributes of a loaded graph into a new graph, and nothing else of the file."""
     from torch_geometric.data import Data, HeteroData
 
     try:
@@ -117,14 +117,14 @@ def _mapping(store: Any) -> dict[str, Any]:
 
 
 def _checked_names(attributes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return attributes. Raise ValueError if a name begins with '_', which PyG reserves."""
+    """Return the attributes. Raise ValueError if a name begins with '_', which PyG reserves."""
     if kept := [name for name in attributes if name.startswith("_")]:
         raise ValueError(f"attributes have the names {kept!r:.80}")
     return dict(attributes)
 
 
 def _of_dict(content: Mapping[Any, Any], path: Path) -> Any:
-    """Convert a result of `data.to_dict()` to a graph."""
+    """Make a graph of the result of `data.to_dict()`, of `Data` or `HeteroData`."""
     from torch_geometric.data import Data, HeteroData
 
     keys = ", ".join(str(key)[:40] for key in [*content][:5])

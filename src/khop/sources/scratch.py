@@ -40,7 +40,7 @@ _MOST_INDEX_BYTES = 64 << 20
 
 
 class ColumnChangedError(Exception):
-    """Piece of a column with another dtype than earlier pieces. Begin again with `dtype`."""
+    """Error: a piece of a column has another dtype than earlier pieces. Read again as `dtype`."""
 
     def __init__(self, column: str, dtype: np.dtype[Any]) -> None:
         super().__init__(column)
@@ -48,10 +48,11 @@ class ColumnChangedError(Exception):
 
 
 class Scratch:
-    """Store of unpacked columns, in a folder or in memory.
+    """Temporary storage of columns of a graph's files that cannot be mapped, such as CSV.
 
-    A `with` block locks the folder, and removes it at the end unless the run can be resumed.
-    Processes can also share a folder without the lock, since a table appears as a whole.
+    They are unpacked to a folder or to memory. A `with` block locks the folder, and removes it at
+    the end unless the run can be resumed. Processes can also share a folder without the lock, since
+    a table appears as a whole.
 
     Args:
         folder: folder of the columns, made at first use. If None, columns are in memory.
@@ -83,7 +84,13 @@ class Scratch:
         tmp: str | os.PathLike[str] | None = None,
         memory: int | str | None = None,
     ) -> Scratch:
-        """Return the scratch for a new partition folder, in `tmp` or beside the folder."""
+        """Return temporary storage for a partitioner's input.
+
+        Args:
+            output: the partition folder that will be written.
+            tmp: parent folder of the storage. If None, the parent of `output`.
+            memory: bytes for the whole program, or '8GB'. If None, 1 GB.
+        """
         path = Path(output).absolute()
         folder = path.parent if tmp is None else Path(tmp)
         granted = None if memory is None else parse_bytes(memory)
@@ -101,7 +108,7 @@ class Scratch:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Remove the folder, unless the run can be resumed after the error (`RESUMABLE`)."""
+        """Remove the folder. After an error of `RESUMABLE`, keep it for a run that resumes."""
         self._owned = False
         if self._locked is None or self.folder is None:
             return
@@ -116,7 +123,7 @@ class Scratch:
         pieces: Callable[[], Iterable[Mapping[str, Array]]],
         nbytes: int = 0,
     ) -> dict[str, Array]:
-        """Return the columns of a table. With a folder they are made only once per key.
+        """Return the columns of a table. With a folder, `pieces` is called only once per key.
 
         Args:
             key: identifier of the columns' input, a value for JSON (see `identity`).
@@ -165,7 +172,7 @@ class Scratch:
         return None
 
     def once(self, key: object, check: Callable[[], None]) -> None:
-        """Run a check. With a folder, a check that has passed is not repeated for the same key."""
+        """Call `check`. With a folder, a check that has passed is not repeated for the same key."""
 
         def checked() -> Iterable[Mapping[str, Array]]:
             check()
@@ -175,7 +182,7 @@ class Scratch:
 
     @contextlib.contextmanager
     def temporary(self) -> Iterator[PrivateFolder]:
-        """Yield a temporary folder within the scratch's folder, which must not be None.
+        """Yield a new temporary folder in this storage's folder, and remove it at the end.
 
         :meta private:
         """
@@ -184,7 +191,7 @@ class Scratch:
 
     @contextlib.contextmanager
     def _new_folder(self) -> Iterator[tuple[PrivateFolder, PrivateFolder]]:
-        """Yield the scratch's folder, and a new folder in it for unfinished files."""
+        """Yield the storage's folder, and a new folder in it for unfinished files."""
         assert self.folder is not None
         if self._owned and self._locked is None:
             self._lock(self.folder)
@@ -203,7 +210,7 @@ class Scratch:
             shutil.rmtree(self.folder)
 
     def _lock(self, folder: Path) -> None:
-        """Make the folder, lock it, and remove unfinished files."""
+        """Create the folder, lock it for this process, and remove unfinished files in it."""
         self._locked = PrivateFolder.make(folder)
         lock(self._locked)
         for name in self._locked.names():
@@ -229,7 +236,7 @@ def _check_room(folder: Path, nbytes: int) -> None:
 
 
 def _checked(pieces: Iterable[Mapping[str, Array]]) -> Iterator[Mapping[str, Array]]:
-    """Yield pieces, and check that each has the columns, dtypes and row shapes of the first."""
+    """Yield tables' pieces ({column: rows}), if columns, dtypes and shapes are as in the first."""
     known: dict[str, tuple[np.dtype[Any], tuple[int, ...]]] = {}
     for piece in pieces:
         if len({len(rows) for rows in piece.values()}) > 1:
@@ -274,7 +281,7 @@ def _write(folder: PrivateFolder, pieces: Iterable[Mapping[str, Array]]) -> None
 
 
 def _mapped(folder: PrivateFolder) -> dict[str, Array]:
-    """Return the columns of a table's folder, mapped.
+    """Map the columns of a table from the folder that it was unpacked to.
 
     Raises:
         FileNotFoundError: the folder has no index.

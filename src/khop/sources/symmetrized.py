@@ -1,6 +1,6 @@
-"""Addition of reverse edges to a graph, in bounded memory: blocks of sources are sorted in turn.
+"""Function that adds reverse edges to a graph, in bounded memory. Imports no torch.
 
-Imports no torch.
+Edges are split into blocks by source, and each block is sorted.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def symmetrized(source: GraphSource, scratch: Scratch | None = None) -> GraphSou
 
     Args:
         source: the graph.
-        scratch: where the edges are sorted. If None, in memory.
+        scratch: temporary storage in which the edges are sorted. If None, in memory.
 
     Raises:
         IndexError: an edge names a node that does not exist.
@@ -65,7 +65,10 @@ def symmetrized(source: GraphSource, scratch: Scratch | None = None) -> GraphSou
 
 
 def _both_ways(edge: EdgeSource, count: int, scratch: Scratch) -> EdgeSource:
-    """Return edges and reverses, without duplicates, sorted by source and destination."""
+    """Return edges and reverses between `count` nodes, sorted by source and destination.
+
+    Duplicates are removed.
+    """
     if edge.num_edges == 0:
         return edge
     key: list[object] = ["both ways", count]
@@ -77,7 +80,7 @@ def _both_ways(edge: EdgeSource, count: int, scratch: Scratch) -> EdgeSource:
 
 
 def _ends(edge: EdgeSource, scratch: Scratch) -> Iterator[tuple[int, IntArray, IntArray]]:
-    """Yield pieces (id of the first edge, sources, destinations): edges, then reverses."""
+    """Yield (id of the first edge, sources, destinations) of pieces: all edges, then reverses."""
     step = max(1, scratch.piece_bytes // _SORTED_BYTES)
     for backwards in (False, True):
         for first in range(0, edge.num_edges, step):
@@ -87,7 +90,10 @@ def _ends(edge: EdgeSource, scratch: Scratch) -> Iterator[tuple[int, IntArray, I
 
 
 def _sorted(edge: EdgeSource, count: int, scratch: Scratch) -> Iterator[dict[str, Array]]:
-    """Yield sorted blocks of edges in both directions: sources, destinations and ids."""
+    """Yield blocks of edges in both directions: sorted sources, destinations and edge ids.
+
+    `count` is the number of nodes.
+    """
     same = np.arange(count, dtype=narrowest_int(count))
     split = _native.RowSplit(same, same, count)
     indptr: Int64Array = np.zeros(count + 1, np.int64)
@@ -126,7 +132,7 @@ def _sorted(edge: EdgeSource, count: int, scratch: Scratch) -> Iterator[dict[str
 def _opened(
     dtypes: dict[str, np.dtype[np.generic]], count: int, scratch: Scratch
 ) -> Iterator[dict[str, Column]]:
-    """Yield empty columns of `count` rows for the sort, in files if the scratch has a folder."""
+    """Yield empty columns of `count` entries, in files if the temporary storage has a folder."""
     if scratch.folder is None:
         yield {name: MemoryColumn(dtype, count) for name, dtype in dtypes.items()}
         return

@@ -45,7 +45,7 @@ def read_columns(
 
     Args:
         files: CSV files whose first line may name columns, or Parquet files.
-        scratch: where columns are unpacked.
+        scratch: temporary storage of the columns.
         unnamed: prefix of the names that CSV columns without names get. Their index follows.
 
     Returns:
@@ -81,7 +81,7 @@ def read_rows(
 
     Args:
         files: CSV files without names, or Parquet files.
-        scratch: where rows are unpacked.
+        scratch: temporary storage of the rows.
         delimiter: character between fields of CSV. ' ' is any number of blanks.
         both_ways: 'rows' repeats each row. 'edges' also exchanges the columns of the repeated row.
         narrow: convert fractions to float32. If False, they stay as read, float64 from CSV.
@@ -107,7 +107,11 @@ def _table(
     pieces: Callable[[Path, int, Dtypes], Iterator[Piece]],
     layout: object,
 ) -> dict[str, Array]:
-    """Unpack a table. If a later piece needs a wider dtype, begin again with this dtype."""
+    """Unpack a table. If a later piece needs a wider dtype, begin again with this dtype.
+
+    `pieces` reads a file, {column: rows} at a time. `layout`, the options of reading, identifies
+    the result in `scratch`.
+    """
     # Writers of many parts leave empty ones.
     files = [file for file in files if check_regular(file).stat().st_size] or files
     key = [layout, [identity(file) for file in files]]
@@ -129,7 +133,7 @@ def _table(
 
 
 def _explained(file: Path, pieces: Iterator[Piece]) -> Iterator[Piece]:
-    """Yield pieces, and check that they hold numbers. Errors name the file."""
+    """Yield the pieces of a file, and check that they hold numbers. Errors name the file."""
     for piece in pieces:
         for name, values in piece.items():
             if values.dtype.kind not in "biuf":
@@ -138,7 +142,7 @@ def _explained(file: Path, pieces: Iterator[Piece]) -> Iterator[Piece]:
 
 
 def _problem(values: Array) -> str:
-    """Describe a column that does not hold numbers, with the remedy."""
+    """Return text for an error about a column without numbers: its content, and the remedy."""
     if values.dtype.kind in "mM":
         return (
             f"times of dtype {values.dtype}: write them as numbers, in pandas "
@@ -172,7 +176,11 @@ def _csv_rows(delimiter: str) -> Callable[[Path, int, Dtypes], Iterator[Array]]:
 def _frames(
     file: Path, piece_bytes: int, named: bool, delimiter: str, dtypes: Dtypes, unnamed: str
 ) -> Iterator[Any]:
-    """Read a CSV file as data frames of some rows each, with names of columns."""
+    """Read a CSV file as pandas data frames of about `piece_bytes` each.
+
+    `named` is True if the first line has names. Other columns are named by prefix `unnamed`.
+    `dtypes` are known already.
+    """
     pandas = package_for("pandas", "pandas", file)
     step = max(1, piece_bytes // (_FIELD_BYTES * max(1, len(_first_line(file, delimiter)))))
     by_column = {n if named else int(n.removeprefix(unnamed)): d for n, d in dtypes.items()}
@@ -206,9 +214,10 @@ def _open(file: Path) -> Any:
 
 
 class _Metered(io.BufferedIOBase):
-    """Stream that raises ValueError after `most` bytes. Setting `count` to 0 begins anew.
+    """Stream that raises ValueError after `most` bytes, to bound memory.
 
-    This bounds memory: the parser keeps a row until its end, and gzip expands MBs to GBs.
+    The parser keeps a row until its end, and gzip expands MBs to GBs. Setting `count` to 0 begins
+    anew.
     """
 
     def __init__(self, stream: IO[bytes], most: int) -> None:
@@ -219,7 +228,11 @@ class _Metered(io.BufferedIOBase):
         return True
 
     def read(self, size: int | None = -1, /) -> bytes:
-        """Read at most `size` bytes."""
+        """Read at most `size` bytes. If None or negative, to the end.
+
+        Raises:
+            ValueError: more than `most` bytes were read.
+        """
         content = self._stream.read(-1 if size is None else size)
         self.count += len(content)
         if self.count > self._most:
@@ -267,7 +280,7 @@ def _has_names(file: Path) -> bool:
 
 
 def _first_line(file: Path, delimiter: str) -> list[str]:
-    """Return the fields of the first line that is not blank."""
+    """Return the fields of a CSV file's first line that is not blank."""
     with _errors_of_csv(file, package_for("pandas", "pandas", file)), _open(file) as opened:
         while line := opened.readline(_LONGEST_LINE):
             if len(line) == _LONGEST_LINE:
@@ -310,7 +323,7 @@ def _parquet_pieces(file: Path, piece_bytes: int, dtypes: Dtypes) -> Iterator[Pi
 
 
 def _longest_list(opened: Any) -> int:
-    """Return the largest mean number of values per row of any column, at least 1."""
+    """Return the largest mean length of lists in a column of an open Parquet file, at least 1."""
     groups = (opened.metadata.row_group(i) for i in range(opened.metadata.num_row_groups))
     lengths = (
         group.column(i).num_values // max(1, group.num_rows)
@@ -322,7 +335,10 @@ def _longest_list(opened: Any) -> int:
 
 
 def _values(column: Any, name: str, file: Path, dtype: np.dtype[Any] | None) -> Array:
-    """Return the values of a column: [n], or [n, length] for lists of equal length."""
+    """Return the numbers of a column of a Parquet file: [n], or [n, length] for lists.
+
+    `name` and `file` are for errors. `dtype` is the dtype of earlier pieces, or None.
+    """
     from pyarrow import types
 
     is_fixed = types.is_fixed_size_list(column.type)
@@ -352,7 +368,7 @@ def _parquet_rows(file: Path, piece_bytes: int, dtypes: Dtypes) -> Iterator[Arra
 
 
 def _row_shape(file: Path) -> list[int] | None:
-    """Return the shape of a row by the metadata of a Parquet file, or None without 'shape'."""
+    """Return the shape of a row that DGL stores in a Parquet file's metadata, or None."""
     pyarrow = package_for("pyarrow", "pyarrow", file)
     from pyarrow import parquet
 

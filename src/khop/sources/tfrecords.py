@@ -36,12 +36,12 @@ Columns = Mapping[str, Sequence[str]]
 
 
 def read_examples(files: Sequence[Path], columns: Columns, scratch: Scratch) -> dict[str, Array]:
-    """Read columns of a table of Examples.
+    """Read columns of TFRecord files of tf.train.Examples, each Example a row.
 
     Args:
         files: the files, in their order.
         columns: columns to read. Columns of integers only are int64, all others float32.
-        scratch: where columns are unpacked.
+        scratch: temporary storage of the columns.
 
     Returns:
         {column: [num_rows] if each row has one value, else [num_rows, width]}.
@@ -111,7 +111,7 @@ def _joined(example: Mapping[str, Array], names: Sequence[str]) -> Array:
 
 
 def _records(stream: IO[bytes]) -> Iterator[bytes]:
-    """Yield the content of each record."""
+    """Yield the content of each record of a TFRecord file, without its length and checksums."""
     while head := stream.read(_HEADER.size):
         if len(head) < _HEADER.size:
             raise ValueError("it ends within a record")
@@ -128,7 +128,7 @@ def _records(stream: IO[bytes]) -> Iterator[bytes]:
 
 
 def _example(record: bytes) -> dict[str, Array]:
-    """Return the numbers of an Example by name, without its texts."""
+    """Return the numbers of a tf.train.Example by feature name. Features of texts are left out."""
     numbers: dict[str, Array] = {}
     for field, features in _fields(record):
         if field != 1:
@@ -143,7 +143,7 @@ def _example(record: bytes) -> dict[str, Array]:
 
 
 def _values(feature: bytes) -> Array | None:
-    """Return the numbers of a feature, or None if it holds texts."""
+    """Return the numbers of a feature of an Example, or None if it holds texts."""
     for form, listed in _fields(feature):
         if form == _TEXTS:
             return None
@@ -159,14 +159,14 @@ _EMPTY = np.empty(0, np.float32)
 
 
 def _floats(value: bytes | int) -> Array:
-    """Return the floats of a packed field. A single float is a packed field of one."""
+    """Decode a list of floats, a field of protobuf: packed bytes, or a single value."""
     if isinstance(value, int) or len(value) % 4:
         raise ValueError("a list of floats is damaged")
     return np.frombuffer(value, "<f4").astype(np.float32, copy=False)
 
 
 def _integers(value: bytes | int) -> Iterator[int]:
-    """Yield the integers, with signs, of a packed field or of a single value."""
+    """Decode a list of signed integers, a field of protobuf: packed bytes, or a single value."""
     packed = b"" if isinstance(value, int) else value
     at, integers = 0, [value] if isinstance(value, int) else []
     while at < len(packed):
@@ -183,7 +183,7 @@ def _bytes(value: bytes | int) -> bytes:
 
 
 def _fields(message: bytes) -> Iterator[tuple[int, bytes | int]]:
-    """Yield number and value of each field. Values are integers of varints, else bytes."""
+    """Yield number and value of each field of a protobuf message. Values are integers or bytes."""
     at = 0
     while at < len(message):
         tag, at = _varint(message, at)
@@ -205,7 +205,7 @@ def _fields(message: bytes) -> Iterator[tuple[int, bytes | int]]:
 
 
 def _varint(message: bytes, at: int) -> tuple[int, int]:
-    """Decode the integer at offset `at`. Return it and the offset after it."""
+    """Decode the protobuf varint at offset `at`. Return it and the offset after it."""
     value = 0
     for shift in range(0, 70, 7):
         if at >= len(message):

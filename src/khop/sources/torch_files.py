@@ -1,4 +1,4 @@
-"""`torch.load` that runs no code of files: admitted types, and short error messages.
+"""Safe use of `torch.load`: no code of files is run, and only known types are read.
 
 Functions import torch when they are called.
 """
@@ -25,7 +25,7 @@ INSTEAD = "pass a graph of your own itself: khop.partition_graph(data, ...)"
 
 @contextlib.contextmanager
 def refusing_code() -> Iterator[None]:
-    """Make each `torch.load` refuse code, also if its caller or the user allows code.
+    """Context in which each `torch.load` refuses code, also if its caller or the user allows code.
 
     OGB passes no `weights_only`, and PyG's data sets turn it off for their own files. Only torch's
     environment variables overrule both. Some users of OGB have set the variable that allows code.
@@ -42,7 +42,7 @@ def refusing_code() -> Iterator[None]:
 
 @contextlib.contextmanager
 def containers_admitted() -> Iterator[None]:
-    """Let `torch.load(weights_only=True)` read PyG's containers and NumPy's arrays of numbers.
+    """Context in which `torch.load(weights_only=True)` reads PyG's containers and NumPy's arrays.
 
     Call `check_torch` first: older versions of torch are not safe.
     """

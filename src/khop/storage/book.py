@@ -1,4 +1,4 @@
-"""Map from ids to parts: each part owns a contiguous range of new ids. Used by any process."""
+"""Map from ids to partitions: each part owns a contiguous range of ids. Used by any process."""
 
 from __future__ import annotations
 
@@ -48,5 +48,5 @@ class RangeBook:
         return self.bounds[part + 1] - self.bounds[part]
 
     def owner(self, ids: IntArray) -> Int64Array:
-        """Return the part that owns each id. All ids must exist."""
+        """Return the part that owns each id: int64, in the shape of `ids`. All ids must exist."""
         return np.searchsorted(self.bounds, ids, side="right").astype(np.int64) - 1

@@ -1,6 +1,6 @@
-"""Row stores of a user, which have the rows of attributes in place of the folder's files.
+"""Attributes of a partition folder whose rows are not in its files, but in a user's store.
 
-A trainer sends the path of the function that opens a store to its own samplers and partition
+A trainer sends the import path of the function that opens a store to its own samplers and partition
 servers. Each process opens the store at its first read. A store that a folder or another machine
 names is never opened.
 """
@@ -29,7 +29,7 @@ Opener = Callable[[], RowStore]
 
 @dataclass(frozen=True)
 class StoreKey:
-    """Key of a store: the attribute whose rows the store has.
+    """Name of an attribute whose rows are in a user's store.
 
     Attributes:
         level: 'node' or 'edge'.
@@ -46,7 +46,7 @@ class StoreKey:
 
 
 class NamedStore(RowStore):
-    """Store that each process opens at its first read.
+    """Attribute whose rows are in a user's store, which each process opens at its first read.
 
     Args:
         key: attribute whose rows the store has.
@@ -71,7 +71,12 @@ class NamedStore(RowStore):
 
     @classmethod
     def checked(cls, key: StoreKey, opener: Opener, num_rows: int) -> NamedStore:
-        """Open a store in this process, and return it with the format that its rows have.
+        """Open a user's store in this process, check it, and return it.
+
+        Args:
+            key: attribute whose rows the store has.
+            opener: function that opens the store.
+            num_rows: number of nodes or edges of the type.
 
         Raises:
             TypeError: `opener` is no function, or does not return a row store.

@@ -31,14 +31,19 @@ from khop.typing import Array, EdgeType, Int64Array, IntArray, NodeType
 
 
 class HotCopies(NamedTuple):
-    """Copies of hot rows of other parts. `positions` finds the copy of a new id."""
+    """Copies of frequently read rows of other parts that a part keeps, for one node type.
+
+    `positions` finds the copy of a new id. `features` has the copied rows by attribute.
+    """
 
     positions: _native.IdIndex
     features: dict[str, RowStore]
 
 
 class Part:
-    """Arrays of one part, mapped when first used. Methods take the index of a type in `meta`.
+    """Arrays of one part, mapped when first used. Samplers and servers open it.
+
+    Methods take types as indices in the lists of `folder.meta`.
 
     Args:
         folder: the partition folder.
@@ -57,14 +62,17 @@ class Part:
 
     @cached_property
     def relations(self) -> list[tuple[int, int]]:
-        """(node type of neighbours, node type of rows) of each edge type, as indices."""
+        """For each edge type, the indices of its neighbours' node type and its rows' node type.
+
+        A row is a node whose neighbours are drawn.
+        """
         index = {t.name: i for i, t in enumerate(self.meta.node_types)}
         ends = [(index[t.name[0]], index[t.name[2]]) for t in self.meta.edge_types]
         return ends if self.meta.edge_dir == "in" else [(dst, src) for src, dst in ends]
 
     @cached_property
     def csrs(self) -> list[_native.Csr]:
-        """CSR of the part's rows for each edge type."""
+        """For each edge type, the neighbour lists (CSR) of the part's nodes, in new ids."""
         return [self._csr(i) for i in range(len(self.meta.edge_types))]
 
     def _csr(self, index: int) -> _native.Csr:
@@ -86,24 +94,24 @@ class Part:
         )
 
     def indptr(self, index: int) -> IntArray:
-        """Return the row pointers of an edge type, [num_rows + 1]."""
+        """Return the row pointers of the edge type with this index, [num_rows + 1]."""
         if index not in self._indptrs:
             name = self.meta.edge_types[index].name
             self._indptrs[index] = self._edge_array(name, "indptr")
         return self._indptrs[index]
 
     def rows(self, index: int) -> tuple[IntArray, IntArray]:
-        """Return row pointers and new ids of neighbours of an edge type."""
+        """Return row pointers [num_rows + 1] and neighbours' new ids [num_edges] of a type."""
         name = self.meta.edge_types[index].name
         return self._edge_array(name, "indptr"), self._edge_array(name, "indices")
 
     def edge_ends(self, index: int, edges: Int64Array | None = None) -> Int64Array:
-        """Return sources and destinations of the part's edges of a type.
+        """Return the sources and destinations, in original ids, of the part's edges of a type.
 
         Edges are numbered by the original ids of their rows, whatever order the rows are in.
 
         Args:
-            index: the edge type.
+            index: index of the edge type.
             edges: [n] numbers of the edges in the part. If None, all edges.
 
         Returns:
@@ -128,7 +136,11 @@ class Part:
         return np.stack(ends).astype(np.int64)
 
     def _by_original_id(self, index: int) -> tuple[Int64Array, Int64Array]:
-        """Return the part's rows in the order of their original ids, and bounds of their edges."""
+        """Return the part's rows of the edge type `index` in the order of original ids.
+
+        Returns:
+            [num_rows] int64 rows, and [num_rows + 1] int64 bounds of their edges in this order.
+        """
         if index not in self._row_orders:
             ids = self.node_ids(self.meta.row_type(self.meta.edge_types[index]).name)
             by_id = np.argsort(ids).astype(np.int64)
@@ -140,23 +152,26 @@ class Part:
         return edge_array(self.folder, self.part, edge_type, name)
 
     def node_times(self, index: int) -> Int64Array | None:
-        """Return [num_nodes] time keys of a type's nodes in all parts, by new id, or None."""
+        """Return [num_nodes] int64 time keys of a type's nodes in all parts, by new id, or None."""
         return self.folder.node_times(self.meta.node_types[index].name)
 
     def node_ids(self, node_type: NodeType) -> IntArray:
-        """Return [n] original ids of the part's nodes."""
+        """Return the original ids of the part's nodes of a type: [n] integers."""
         return self.folder.node_ids(self.part, node_type)
 
     def node_feature(self, index: int, name: str) -> RowStore:
-        """Return the rows of a node attribute by its name. The name 'id' returns original ids."""
+        """Return the rows of a node attribute of type `index`. 'id' has original ids."""
         return self.feature("node", index, name)
 
     def edge_feature(self, index: int, name: str) -> RowStore:
-        """Return the rows of an edge attribute by its name. The name 'edge_id' returns edge ids."""
+        """Return the rows of an edge attribute of type `index`. 'edge_id' has original ids."""
         return self.feature("edge", index, name)
 
     def feature(self, level: str, index: int, name: str) -> RowStore:
-        """Return the rows of an attribute of a node type (`level` 'node') or edge type ('edge')."""
+        """Return attribute `name`.
+
+        `level` is 'node' or 'edge', and `index` the index of the type.
+        """
         key = (level, index, name)
         if key not in self._features:
             opened = self._open_node_feature if level == "node" else self._open_edge_feature
@@ -221,7 +236,7 @@ class Part:
         return DiskCounts(*map(sum, zip(DiskCounts(), *counts, strict=True)))
 
     def cached(self, index: int) -> HotCopies | None:
-        """Return this part's copies of other parts' hot rows of a node type. If none, None."""
+        """Return this part's copies of other parts' rows of the node type `index`, or None."""
         if index not in self._cached:
             self._cached[index] = self._open_cache(index)
         return self._cached[index]

@@ -1,4 +1,4 @@
-"""Clock of a batch producer (a sampler, or the trainer itself): its time in each phase."""
+"""Clock of a sampler, or of a trainer that makes batches itself: its time in each phase."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 
 class Phase:
-    """Phases of a sampler, which is always in exactly one.
+    """Phases of a sampler, which is always in exactly one: drawing neighbours, and so on.
 
     Plain integers: entering a phase takes half as long as with an enumeration.
     """
@@ -39,7 +39,7 @@ DISK = ("asked", "missed", "reads", "bytes")
 
 
 class Segment(NamedTuple):
-    """Interval in a phase, for a batch, in nanoseconds of CLOCK_MONOTONIC."""
+    """Time of a sampler in one phase, for one batch, in nanoseconds of CLOCK_MONOTONIC."""
 
     phase: int
     epoch: int
@@ -49,13 +49,14 @@ class Segment(NamedTuple):
 
 
 class BatchTimings(NamedTuple):
-    """Timings of one batch on the process that produced it.
+    """Timings of one batch in the process that made it, a sampler or the trainer.
 
     Attributes:
         process, thread: pid and thread id of the producer. 0 if the trainer's own thread.
         ready: when the batch was complete, in nanoseconds of CLOCK_MONOTONIC.
         nbytes: bytes of the batch's arrays and their header.
         remote_bytes: bytes that came from other partitions since the batch before.
+        reused_bytes: bytes of rows of other partitions that an earlier batch left in memory.
         overflows: 1 if the arena was full, so that the batch got separate memory.
         sampling, gathering, remote, idle, other: nanoseconds in each phase since the batch before.
         disk_asked, disk_missed, disk_reads, disk_bytes: reads past the page cache since the batch
@@ -67,6 +68,7 @@ class BatchTimings(NamedTuple):
     ready: int
     nbytes: int
     remote_bytes: int
+    reused_bytes: int
     overflows: int
     sampling: int
     gathering: int
@@ -80,7 +82,9 @@ class BatchTimings(NamedTuple):
 
 
 class PhaseClock:
-    """Clock that counts each moment of a thread for exactly one phase.
+    """Clock of a thread that makes batches. It counts each moment for exactly one phase.
+
+    The phases are the ones of `Phase`.
 
     Attributes:
         phase: the current phase.
@@ -99,7 +103,7 @@ class PhaseClock:
         self.segments: list[Segment] | None = None
 
     def enter(self, phase: int, task: tuple[int, int] | None = None) -> None:
-        """Begin another phase. `task` is its (epoch, batch). If None, the task stays the same."""
+        """Begin another phase. `task` is the (epoch, batch) it is for. If None, as before."""
         now, before = monotonic_ns(), self.phase
         self._spent[before] += now - self.since
         if self.segments is not None and before < Phase.OTHER:
@@ -112,18 +116,30 @@ class PhaseClock:
         self,
         nbytes: int,
         remote_bytes: int = 0,
+        reused_bytes: int = 0,
         overflows: int = 0,
         maker: tuple[int, int] = (0, 0),
         disk: Sequence[int] = (0, 0, 0, 0),
     ) -> BatchTimings:
-        """Return the timings of a batch that was ready when this phase began, and reset them."""
+        """Return the timings of a batch that is complete, and set the counts to 0.
+
+        The batch was ready when the current phase began.
+
+        Args:
+            nbytes: bytes of the batch's arrays.
+            remote_bytes: bytes that came from other partitions.
+            reused_bytes: bytes of rows of other partitions that an earlier batch left in memory.
+            overflows: 1 if the batch got separate memory, as the shared memory (arena) was full.
+            maker: process id and thread id of a sampler. (0, 0) for the trainer's own thread.
+            disk: counts of reads past the page cache, in the order of `DISK`.
+        """
         sampling, gathering, remote, idle, other, _ = self._spent
         self._spent = [0, 0, 0, 0, 0, 0]
         spent = sampling, gathering, remote, idle, other
-        counts = nbytes, remote_bytes, overflows
+        counts = nbytes, remote_bytes, reused_bytes, overflows
         return BatchTimings(*maker, self.since, *counts, *spent, *disk)
 
     def keep_segments(self, keep: bool) -> None:
-        """Start or stop keeping segments."""
+        """Start or stop the list of intervals, `segments`, for a recording."""
         if keep != (self.segments is not None):
             self.segments = [] if keep else None

@@ -36,7 +36,7 @@ _FOREIGN = 1 << 23  # above the process ids that Linux gives
 
 
 class Span(NamedTuple):
-    """Work of a thread, with times in nanoseconds of CLOCK_MONOTONIC."""
+    """Work of a thread in a recording, with times in nanoseconds of CLOCK_MONOTONIC."""
 
     thread: Thread
     name: str
@@ -46,7 +46,10 @@ class Span(NamedTuple):
 
 
 class Delivery(NamedTuple):
-    """Delivery of a batch: its producer, when it was ready, the thread that took it, and when."""
+    """Delivery of a batch in a recording: its maker and its taker, which are threads.
+
+    `ready` and `taken` are the times, in nanoseconds of CLOCK_MONOTONIC.
+    """
 
     maker: Thread
     ready: int
@@ -55,7 +58,7 @@ class Delivery(NamedTuple):
 
 
 class Names(NamedTuple):
-    """Process id of the trainer, and names of processes and threads."""
+    """Process id of the trainer, and names of processes and threads, for a trace."""
 
     trainer: int
     processes: dict[int, str]
@@ -68,7 +71,14 @@ def trace_events(
     deliveries: Sequence[Delivery],
     names: Names,
 ) -> Iterator[Event]:
-    """Yield the events of a recording. Deliveries are of batches that other threads made."""
+    """Yield a recording as events of Chrome's trace format.
+
+    Args:
+        spans: work of all threads.
+        requests: requests to partition servers, each with the thread that sent it.
+        deliveries: deliveries of batches that other threads than the trainer's made.
+        names: names of processes and threads.
+    """
     asked, served = _Lanes(), _Lanes()
     processes, threads = dict(names.processes), dict(names.threads)
     remote: list[Event] = []
@@ -93,13 +103,16 @@ def trace_events(
 
 
 class _Lanes:
-    """Virtual threads, for spans of a process that may overlap."""
+    """Virtual threads of a trace, which show requests of a process that overlap in time."""
 
     def __init__(self) -> None:
         self._ends: dict[int, list[int]] = defaultdict(list)
 
     def add(self, process: int, began: int, ended: int) -> Thread:
-        """Return the first free lane for a span. Spans come in order of their begin."""
+        """Return the first virtual thread that is free at `began`, and occupy it to `ended`.
+
+        Times are nanoseconds. Calls are in the order of `began`.
+        """
         ends = self._ends[process]
         for lane, end in enumerate(ends):
             if end <= began:
@@ -110,7 +123,7 @@ class _Lanes:
 
 
 def _served(request: Answered) -> tuple[int, int, bool]:
-    """Return when the server worked, on the requester's clock, and True if both share a clock."""
+    """Return begin and end of a server's work on the requester's clock, and if clocks are one."""
     sent, received = request.sent, request.received
     if sent <= request.began <= request.ended <= received:
         return request.began, request.ended, True
@@ -153,7 +166,7 @@ def _metadata(
 
 
 def _arrows(spans: Sequence[Span], deliveries: Sequence[Delivery]) -> Iterator[Event]:
-    """Yield arrows from the end of a batch's making to its use, as far as both were recorded."""
+    """Yield arrows from a batch's gathering to its use by the trainer, if both were recorded."""
     made = {(s.thread, s.ended) for s in spans if s.name == "gathering"}
     used = {(s.thread, s.began) for s in spans if s.name == "collating"}
     for index, batch in enumerate(deliveries):
@@ -164,7 +177,7 @@ def _arrows(spans: Sequence[Span], deliveries: Sequence[Delivery]) -> Iterator[E
 
 
 def _ready(deliveries: Sequence[Delivery], trainer: int) -> Iterator[Event]:
-    """Yield the number of ready batches, whenever it changes."""
+    """Yield counter events: how many batches are ready, whenever deliveries change it."""
     changes = [(d.ready, 1) for d in deliveries] + [(d.taken, -1) for d in deliveries]
     count = 0
     for moment, change in sorted(changes):
@@ -190,13 +203,13 @@ def _arrow(phase: str, name: str, index: int, thread: Thread, moment: int) -> Ev
 
 
 def of_rank(path: Path, rank: int) -> Path:
-    """Return a trainer's own path: `out.json` -> `out-rank1.json`."""
+    """Return the path of a trainer's own trace: `out-rank1.json` of `out.json` and rank 1."""
     name, dot, rest = path.name.partition(".")
     return path.with_name(f"{name}-rank{rank}{dot}{rest}")
 
 
 def write_events(path: Path, events: Iterable[Event], about: dict[str, Any]) -> None:
-    """Write a trace, whole or not at all, with one event per line. Gzipped for '.gz'."""
+    """Write a trace whole, or not at all. Gzipped for '.gz'. `about` has further entries."""
     with written_whole(path) as opened, _text(opened, "wt", path) as file:
         file.write('{"traceEvents": [')
         for index, event in enumerate(events):

@@ -29,7 +29,7 @@ _current: Recording | None = None
 
 
 def current() -> Recording | None:
-    """Return the recording that is under way in this process, or None."""
+    """Return the recording of loaders that is under way in this process, or None."""
     return _current
 
 
@@ -120,7 +120,9 @@ class Recording:
             self._write()
 
     def add(self, thread: Thread, name: str, began: int, ended: int, args: dict[str, Any]) -> None:
-        """Keep the span of a thread's work. A part before the recording is cut off.
+        """Keep the work of a thread from `began` to `ended`.
+
+        A part before the recording is cut off.
 
         :meta private:
         """
@@ -146,7 +148,7 @@ class Recording:
     def add_records(
         self, thread: Thread, segments: Iterable[Segment], answered: Iterable[Answered] = ()
     ) -> None:
-        """Keep the segments and requests of a batch producer.
+        """Keep the phases and the requests of a thread that makes batches.
 
         :meta private:
         """
@@ -159,13 +161,13 @@ class Recording:
                 self._requests.append((thread, request))
 
     def add_message(self, pid: int, sampler: int, payload: bytes) -> None:
-        """Keep the records of a sampler process, packed by `pack_records`."""
+        """Keep the phases and requests that a sampler process has sent (`pack_records`)."""
         self._makers[pid] = f"sampler {sampler}"
         self._threads[pid, pid] = "batches"
         self.add_records((pid, pid), *unpack_records(payload))
 
     def name_thread(self, thread: Thread, name: str) -> None:
-        """Set the name of a thread.
+        """Set the name of a thread in the trace.
 
         :meta private:
         """
@@ -194,7 +196,7 @@ class Recording:
 
 
 class OwnRecords:
-    """Records of a trainer that makes batches of a partitioned graph itself.
+    """Phases and requests of a trainer that makes its batches itself, without samplers.
 
     Attributes:
         clock: clock of the phases.
@@ -206,14 +208,14 @@ class OwnRecords:
         self.log: RequestLog | None = None
 
     def begin(self, task: tuple[int, int]) -> None:
-        """Begin drawing a batch. Records are kept only while a recording is under way."""
+        """Begin a batch. `task` is (epoch, batch). Records are kept only during a recording."""
         clock, recording = self.clock, current()
         clock.keep_segments(recording is not None)
         self.log = None if recording is None else RequestLog(task)
         clock.enter(Phase.SAMPLING, task)
 
     def end(self) -> None:
-        """End a batch that is made or has failed, and add its records to the recording."""
+        """End the batch, which is made or has failed, and add its records to the recording."""
         self.clock.enter(Phase.CLOSED)
         segments, recording = self.clock.segments, current()
         if recording is not None and segments:
@@ -223,7 +225,7 @@ class OwnRecords:
 
 
 def _rank_and_world_size() -> tuple[int, int]:
-    """Return this trainer's rank and world size, without importing a module."""
+    """Return this trainer's rank and the number of trainers, without importing a module."""
     distributed = sys.modules.get("khop.distributed.job.context")
     context = None if distributed is None else distributed.get_context()
     if context is not None:

@@ -1,4 +1,4 @@
-"""Records of requests to other partitions, and their encoding in control messages.
+"""Records of requests to other partitions, for traces, and their encoding in messages.
 
 Samplers keep the records and send them to the trainer. Partition servers add their own times.
 """
@@ -25,7 +25,7 @@ _NOTHING_SERVED = (0, 0, 0, 0)
 
 
 class Asked(NamedTuple):
-    """A request in flight. `Answered` describes the fields."""
+    """A request to another partition that has no answer yet. `Answered` describes the fields."""
 
     epoch: int
     batch: int
@@ -36,7 +36,9 @@ class Asked(NamedTuple):
 
 
 class Answered(NamedTuple):
-    """A request and its answer. All times are nanoseconds of CLOCK_MONOTONIC.
+    """A request to another partition, and its answer. Part of a recording.
+
+    All times are nanoseconds of CLOCK_MONOTONIC.
 
     Attributes:
         epoch, batch: the batch that needed the request.
@@ -64,7 +66,7 @@ class Answered(NamedTuple):
 
 
 class RequestLog:
-    """Log of the requests of batches, while a recording is under way.
+    """Log of a thread's requests to other partitions, while a recording is under way.
 
     Attributes:
         task: epoch and batch of the next requests.
@@ -76,13 +78,16 @@ class RequestLog:
         self.answered: list[Answered] = []
 
     def log_request(self, part: int, op: str, rows: int) -> Asked | None:
-        """Log that a request is sent. Return None for requests that are not recorded."""
+        """Log that rows are requested from a partition. Return None if `op` is not recorded."""
         if op not in REQUESTS:
             return None
         return Asked(*self.task, part, REQUESTS.index(op), rows, monotonic_ns())
 
     def log_reply(self, asked: Asked, served: Any, nbytes: int) -> None:
-        """Log a reply. `served` is the server's `served_since`. If malformed, it is ignored."""
+        """Log the reply to a request, with `served`, the server's times.
+
+        Malformed times are ignored.
+        """
         reported = isinstance(served, list) and len(served) == len(_NOTHING_SERVED)
         if not reported or any(type(n) is not int or not 0 <= n < 2**63 for n in served):
             served = _NOTHING_SERVED
@@ -90,12 +95,12 @@ class RequestLog:
 
 
 def served_since(began: int) -> list[int]:
-    """Return begin and end of a server's work, its process and its thread."""
+    """Return begin and end (now) of a server's work in nanoseconds, and its process and thread."""
     return [began, monotonic_ns(), os.getpid(), threading.get_native_id()]
 
 
 def pack_records(segments: list[Segment], answered: list[Answered]) -> Iterator[bytes]:
-    """Yield payloads of control messages that hold segments and requests, if there are any."""
+    """Yield messages, as bytes, with phases and requests. None are made if there are no records."""
     while segments or answered:
         first, segments = segments[:_MAX_RECORDS], segments[_MAX_RECORDS:]
         room = _MAX_RECORDS - len(first)
@@ -106,7 +111,11 @@ def pack_records(segments: list[Segment], answered: list[Answered]) -> Iterator[
 
 
 def unpack_records(payload: bytes) -> tuple[list[Segment], list[Answered]]:
-    """Undo `pack_records`. ProtocolError if the payload's length does not match its counts."""
+    """Decode a message of `pack_records`.
+
+    Raises:
+        ProtocolError: the length of the message does not match its counts.
+    """
     counts = U64_PAIR.unpack_from(payload) if len(payload) >= U64_PAIR.size else (0, 0)
     widths = len(Segment._fields), len(Answered._fields)
     if len(payload) != U64_PAIR.size + 8 * sum(n * w for n, w in zip(counts, widths, strict=True)):

@@ -1,4 +1,4 @@
-"""Programs of clients and of servers, for tests; run as those of `jobs`."""
+"""Programs of clients and of graph servers, for tests. They run like `cluster.jobs`."""
 
 import os
 from pathlib import Path
@@ -24,7 +24,7 @@ def _become_client(arguments):
 
 
 def job_client(arguments):
-    """A client's share of the training nodes makes the batches of its in-memory twin."""
+    """Check that a client's share of the training nodes gives the in-memory loader's batches."""
     from khop.loader import NeighborLoader
 
     context = _become_client(arguments)
@@ -51,7 +51,7 @@ def job_client(arguments):
 
 
 def job_stay(arguments):
-    """Takes batches without end; says when it has the first."""
+    """Take batches without end, and report when the first has come."""
     _become_client(arguments)
     loader = DistNeighborLoader(None, [4], None, batch_size=16)
     while True:
@@ -60,7 +60,7 @@ def job_stay(arguments):
 
 
 def job_server(arguments):
-    """Serves a partition until all clients have gone."""
+    """Serve a partition until all clients have left."""
     rank = int(os.environ["RANK"])
     dataset = DistDataset().load(arguments["root"], rank)
     init_server(

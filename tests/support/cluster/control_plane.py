@@ -1,12 +1,12 @@
-"""A graph server's control plane without sockets: several users, step by step, checked each time.
+"""A graph server's answers to requests of several users, without sockets, checked at each step.
 
-Everything runs as in a server (frames, turns, directory, sessions), but for what carries frames and
-starts processes: replies are collected, time is moved by hand, and sessions wait for a partition
-that nobody serves, so no sampler is started. After each step
+Everything runs as in a server (frames, turns, directory, sessions), except sockets and processes.
+Replies are collected, and time is moved by hand. Sessions wait for a partition that no server has,
+so no sampler is started. These checks follow each step:
 
-- who asked has got a reply, an error, or nothing where nothing is due, and nobody another's;
-- nothing of a client or session has changed but by its own secret, its own connection, or time;
-- sums and bounds hold.
+- Each sender has a reply, an error, or nothing where no reply is due yet, and no other's reply.
+- State of a client or session has changed only by its own secret, its own connection, or time.
+- Sums and bounds hold.
 """
 
 from __future__ import annotations
@@ -69,10 +69,10 @@ SOURCES = [SERVER, *CLIENTS]
 
 
 class ControlPlane:
-    """A server, its users, and what is known of both.
+    """A graph server without sockets, its users, and the state that both must have.
 
     Args:
-        root: a folder of two partitions or more; the server has the first alone.
+        root: a folder of two partitions or more. The server has only the first.
         num_clients: see `Directory`.
     """
 
@@ -99,7 +99,7 @@ class ControlPlane:
         self.numbers = 0
 
     def close(self) -> None:
-        """Ends the server."""
+        """End the server."""
         self.sessions.close()
 
     def _send(self, front: int, peer: bytes, frames: Any) -> None:
@@ -109,7 +109,7 @@ class ControlPlane:
     # What can happen ----------------------------------------------------------------------------
 
     def request(self, random: Random) -> Any:
-        """A request that makes sense, and the arrays that come with it."""
+        """Return a random valid request, and the arrays that it carries."""
         rank, secret = random.randrange(RANKS), random.choice(SECRETS)
         session = random.choice(["x", "y"])
         addresses = Addresses(f"tcp://h:{random.randrange(1, 4)}")
@@ -142,12 +142,12 @@ class ControlPlane:
         return random.choice(made)
 
     def say(self, source: Source, request: Any, arrays: list[Any]) -> None:
-        """A request arrives, and is answered."""
+        """Send a request from `source`, and check the answer."""
         self.numbers += 1
         self.frames(source, pack(request_header(request, self.numbers), arrays), request)
 
     def say_nonsense(self, random: Random, source: Source) -> None:
-        """A request arrives in which something is wrong; perhaps nothing."""
+        """Send a request with a random fault, or none, from `source`, and check the answer."""
         self.numbers += 1
         request, arrays = self.request(random)
         header: Any = request_header(request, self.numbers)
@@ -160,20 +160,20 @@ class ControlPlane:
         self.frames(source, frames, None)
 
     def pass_time(self, seconds: float) -> None:
-        """Time passes, and the server notices."""
+        """Move the time on by some seconds, and let the server process it."""
         self.now += seconds
         for session in self.sessions._sessions.values():
             session.lease.heard_at -= seconds
         self._checked(None, None, self.server_ticks)
 
     def server_ticks(self) -> None:
-        """What the loop does several times a second."""
+        """Do the work that a server's loop does several times per second."""
         self.directory.tick()
         self.sessions.tick()
         self.sessions.stream()
 
     def frames(self, source: Source, frames: list[Any], request: Any) -> None:
-        """Frames arrive."""
+        """Send the frames of `request` to the server, and check the answer."""
 
         def answer() -> None:
             assert self.handler.put(source, frames, sum(map(len, frames)))
@@ -219,7 +219,7 @@ class ControlPlane:
         json.dumps(codec.to_json(directory.lookup()))
 
     def _check_waiting(self, values: PublishedValues) -> None:
-        """Who waits is counted, and waits for something that is not there, or does not count."""
+        """Check that each waiting request is counted, and that a value is missing for it."""
         clients = self.directory._clients
         for (name, rank), waiters in values._waiting.items():
             for waiter in waiters:

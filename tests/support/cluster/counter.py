@@ -1,4 +1,4 @@
-"""A counter as state of a part: a user's own requests, with which servers of tests are started."""
+"""A counter as state of a part: requests of a user, with which tests start servers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from khop.distributed.rpc.protocol import check_empty
 
 @dataclass(frozen=True)
 class Increment:
-    """Adds to the counter, in so many slices; the reply is its new value."""
+    """Request that adds to the counter, in several slices of work. The reply is the new value."""
 
     op: ClassVar[str] = "increment"
 
@@ -25,21 +25,21 @@ class Increment:
 
 @dataclass(frozen=True)
 class Fail:
-    """Adds one and fails."""
+    """Request that adds one to the counter and then fails."""
 
     op: ClassVar[str] = "fail"
 
 
 @dataclass(frozen=True)
 class ReadCounter:
-    """Reads the counter."""
+    """Request for the counter's value."""
 
     op: ClassVar[str] = "read_counter"
 
 
 @dataclass(frozen=True)
 class Order:
-    """Reads the increments of one who has named himself, in the order in which they came."""
+    """Request for the increments of a named client, in the order in which they came."""
 
     op: ClassVar[str] = "order"
 
@@ -47,11 +47,11 @@ class Order:
 
 
 class Counter:
-    """The state.
+    """The counter, which a server keeps for a part.
 
     Attributes:
         value: the sum of all increments.
-        added: what has been added by whom, in order.
+        added: increments by client, in order.
         steps: what each increment has added, in the order in which they ended.
     """
 
@@ -81,7 +81,7 @@ class Counter:
         return [np.array(self.added.get(request.who, []), np.int64)]
 
     def types(self):
-        """The table of requests."""
+        """Return the table of the counter's requests."""
         return [
             RequestType(Increment, "write", self.increment, carries=0),
             RequestType(Fail, "write", self.fail, carries=0),
@@ -91,6 +91,6 @@ class Counter:
 
 
 def request_types(part):
-    """Requests to a part's counter."""
+    """Return the table of requests to a part's counter, which servers look up by this name."""
     del part
     return Counter().types()

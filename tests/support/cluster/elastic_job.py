@@ -1,4 +1,4 @@
-"""A trainer that dies once (`test_elastic`). Arguments: partition folder, folder for results."""
+"""Trainer that dies once, for `test_elastic`. Arguments: partition folder, folder for results."""
 
 import json
 import os
@@ -20,7 +20,7 @@ from support.cluster import jobs
 
 
 def main(parts, results):
-    """In the first life the last trainer dies in the midst of an epoch; the first is stopped."""
+    """Train. At the first start, the last trainer dies in an epoch, and the first is stopped."""
     has_died, has_batch = results / "died", results / "batch"
     is_again = has_died.exists()
     if is_again and os.environ["RANK"] == "1":

@@ -1,4 +1,4 @@
-"""Sampler processes that are none: tests read what they are sent, and make them answer or die.
+"""Fake sampler processes: tests read the messages to them, and let them answer or die.
 
 Their control lines and arenas are real, so pools of samplers run unchanged, without a process.
 """
@@ -16,12 +16,12 @@ _PIDS = itertools.count(1)
 
 
 class FakeProcess:
-    """A sampler that does what the test says.
+    """A fake sampler, which does what the test calls.
 
     Attributes:
-        asked: batches that it was asked for, by all messages that `read` has found.
+        asked: batches that were requested, by all messages that `read` has found.
         freed: offsets of slots that were freed.
-        told: other messages, (operation, payload).
+        told: (operation, payload) of other messages.
         is_closed: whether its parent has ended it.
     """
 
@@ -37,24 +37,24 @@ class FakeProcess:
         self.is_closed = self.ended_with_server = False
 
     def exit_status(self):
-        """How it ended."""
+        """Return how the sampler ended, in words."""
         return "was killed by SIGKILL"
 
     def last_task(self):
-        """What it worked on."""
+        """Return the (epoch, batch) that it worked on last."""
         return self._task
 
     def log_tail(self):
-        """The end of its log."""
+        """Return the end of its log."""
         return "out of cheese"
 
     def close(self):
-        """Its parent ends it."""
+        """End the sampler, as its parent does."""
         self.line.close()
         self.is_closed = True
 
     def read(self):
-        """Reads what it was sent; returns the batches that it has been asked for so far."""
+        """Read the messages to the sampler. Return the batches that were requested so far."""
         while (message := self._next()) is not None:
             if message.op is Op.SAMPLE:
                 request = SampleRequest.decode(message.payload)
@@ -85,20 +85,20 @@ class FakeProcess:
         self.freed += offsets
 
     def ops(self):
-        """Operations of the messages that ask for nothing."""
+        """Return the operations of the messages that request no batch."""
         self.read()
         return [op for op, _ in self.told]
 
     def report_ready(self):
-        """Tells that it can begin."""
+        """Report to the parent that the sampler has started."""
         self._end.send_json(Op.READY, {})
 
     def report_lost(self, part):
-        """Reports that it cannot reach the server of a partition."""
+        """Report that the sampler cannot reach the server of a partition."""
         self._end.send_json(Op.LOST, {"part": part, "seconds": 1.0})
 
     def deliver(self, key, size=4):
-        """Makes a batch of `size` ids, all of them its index."""
+        """Deliver the batch of this (epoch, batch): `size` ids, each equal to the batch's index."""
         if not self._is_announced:
             memory = LAYOUT.share()
             self._end.send(Op.LAYOUT, b"", [memory])
@@ -110,23 +110,23 @@ class FakeProcess:
         self._end.send(Op.BATCH, BATCH.pack(*key, offset, record.nbytes))
 
     def fail(self, key, message="no"):
-        """Fails to make a batch; if the key is None, to start."""
+        """Report that a batch (if the key is None, the start) has failed with `message`."""
         epoch, batch = key or (None, None)
         error = {"type": "ValueError", "message": message, "traceback": "trace"}
         self._end.send_json(Op.ERROR, {"epoch": epoch, "batch": batch, **error})
 
     def die(self, task=None):
-        """Ends, at work on a batch."""
+        """End, while at work on the batch `task`."""
         self.read()
         self._task, self.is_alive = task, False
         self._end.close()
 
 
 class FakeProgram:
-    """Starts fake samplers.
+    """Program that starts fake samplers, in place of `ChildProcess`.
 
     Attributes:
-        started: all of them.
+        started: all fake samplers, in order.
         refusals: errors of the next starts.
     """
 
@@ -141,5 +141,5 @@ class FakeProgram:
         return self.started[-1]
 
     def asked(self):
-        """What each was asked for."""
+        """Return the batches that were requested from each fake sampler."""
         return [process.read() for process in self.started]

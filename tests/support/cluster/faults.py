@@ -1,4 +1,4 @@
-"""Loaders that are made to suffer, and the time that they may take over it."""
+"""Loaders whose processes are killed in tests, and limits of the time that tests may take."""
 
 import contextlib
 import os
@@ -20,7 +20,7 @@ FEW_AHEAD = "256KB"
 
 @contextlib.contextmanager
 def within(seconds):
-    """Fails if the block takes longer; a hang is interrupted."""
+    """Fail the test if the block takes longer than this. A hang is interrupted."""
     timer = threading.Timer(seconds + 5, lambda: os.kill(os.getpid(), signal.SIGALRM))
     timer.start()
     begin = time.monotonic()
@@ -32,7 +32,7 @@ def within(seconds):
 
 
 def make_loader(root, num_parts, num_workers=2, max_restarts=3, **options):
-    """A loader of all training nodes whose trainer serves all parts."""
+    """Return a loader of all training nodes, whose trainer serves all parts."""
     dataset = DistDataset().load(root, 0, also_serve=range(1, num_parts))
     keywords = {"buffer_size": options.pop("buffer_size", None), "max_restarts": max_restarts}
     keywords["standby"] = options.pop("standby", False)
@@ -50,21 +50,21 @@ def make_loader(root, num_parts, num_workers=2, max_restarts=3, **options):
 
 
 def make_reference(graph, batch_size=8):
-    """The in-memory twin of `make_loader`."""
+    """Return the in-memory loader that makes the batches of `make_loader`."""
     return NeighborLoader(
         graph, jobs.FANOUTS, jobs.seeds_of_rank(0), batch_size=batch_size, shuffle=True, seed=5
     )
 
 
 class Interrupted(BaseException):
-    """As KeyboardInterrupt, but pytest does not stop at it."""
+    """Exception like KeyboardInterrupt, at which pytest does not stop."""
 
 
 class Interrupts:
-    """Within it, `Interrupted` is raised at one line of some modules: the `at`th that is run.
+    """Context in which `Interrupted` is raised at a line of some modules: the `at`-th that is run.
 
     Attributes:
-        left: how many lines are run until then.
+        left: number of lines until then.
     """
 
     def __init__(self, at, modules):

@@ -2,7 +2,8 @@
 
 python -m support.cluster.fork_jobs METHOD HOW_THE_FIRST_ENDS FOLDER PORT
 
-METHOD is how the first is started; the second is forked. Prints the exit status of both as JSON.
+METHOD is the start method of the first. The second is forked. Prints the exit status of both as
+JSON.
 """
 
 import json
@@ -19,7 +20,7 @@ SECONDS = 200
 
 
 def train(rank, ending, root, port, gate, has_begun):
-    """A trainer with a partition of its own; the second goes on when the first is at its end."""
+    """Run a trainer with one partition. The second continues when the first is at its end."""
     os.environ.update(
         RANK=str(rank), WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port)
     )

@@ -1,6 +1,6 @@
-"""Graphs, models and trainers' programs of the tests of layer-wise inference.
+"""Graphs, models and trainers' programs for tests of layer-wise inference.
 
-python -m support.cluster.inference_jobs NAME ARGUMENTS      runs a job; see `jobs`
+python -m support.cluster.inference_jobs NAME ARGUMENTS      runs a job, see `cluster.jobs`
 """
 
 import os
@@ -29,7 +29,7 @@ PAPERS, AUTHORS, VENUES = 90, 60, 3
 
 
 def make_graph(num_nodes=300, num_edges=1500):
-    """Node 0 and the last ten are isolated; edges repeat, some are loops; random attributes."""
+    """Return a random graph with loops and repeated edges. Node 0 and the last ten are isolated."""
     generator = torch.Generator().manual_seed(5)
     edge_index = torch.randint(1, num_nodes - 10, (2, num_edges), generator=generator)
     edge_index[:, -40:] = edge_index[:, :40]
@@ -43,7 +43,10 @@ def make_graph(num_nodes=300, num_edges=1500):
 
 
 def make_hetero():
-    """Fewer venues than parts, and without features; an edge type without edges; isolated nodes."""
+    """Return a heterogeneous graph with few venues, an edge type without edges, isolated nodes.
+
+    There are fewer venues than parts, and they have no features.
+    """
     generator = torch.Generator().manual_seed(6)
     sizes = {"paper": PAPERS, "author": AUTHORS, "venue": VENUES}
     data = HeteroData()
@@ -66,7 +69,7 @@ def make_hetero():
 
 
 class HeteroLayer(torch.nn.Module):
-    """SAGE along some edge types, attention along others, and an activation."""
+    """Layer with GraphSAGE along some edge types, attention along others, and an activation."""
 
     def __init__(self, edge_types, width):
         super().__init__()
@@ -83,7 +86,7 @@ class HeteroLayer(torch.nn.Module):
 
 
 class Case:
-    """A model, how `layerwise_inference` gets it, and what the whole graph gives."""
+    """A model, its arguments of `layerwise_inference`, and its output for the whole graph."""
 
     def __init__(self, kind):
         torch.manual_seed(1)
@@ -128,7 +131,10 @@ class Case:
 
 
 def same_outputs(outputs, expected):
-    """All rows by original id, some, and a trainer's own; {type: its own ids}."""
+    """Check outputs by original id: of all nodes, of some, and of this trainer's own nodes.
+
+    Returns {node type: ids of the trainer's own nodes}.
+    """
     assert set(outputs) == set(expected)
     own = {}
     for node_type, rows in expected.items():
@@ -143,7 +149,7 @@ def same_outputs(outputs, expected):
 
 
 def leftovers(root):
-    """Files in an output folder that are neither whole outputs nor their folders."""
+    """Return the files in an output folder that are neither complete outputs nor their folders."""
     # Unlike `rglob`, `os.walk` passes over folders that another trainer removes meanwhile.
     return sorted(
         name
@@ -165,7 +171,7 @@ def _load(case, rank):
 
 
 def job_equal(arguments):
-    """Each case equals the whole graph's forward; returns which nodes this trainer computed."""
+    """Check that each case equals the whole graph's forward pass. Return the trainer's nodes."""
     from khop.distributed import init_worker_group, layerwise_inference
 
     context = init_worker_group()
@@ -184,7 +190,7 @@ def job_equal(arguments):
 
 
 def job_servers_die(arguments):
-    """Servers of rows and outputs are killed in each layer and at the end; all goes on."""
+    """Run inference while servers of rows and outputs are killed in each layer and at the end."""
     from khop.distributed import init_worker_group, layerwise_inference
     from support.cluster import jobs
 
@@ -223,9 +229,9 @@ def job_servers_die(arguments):
 
 
 def job_failing(arguments):
-    """Trainer 1 fails in its last layer, is stopped in it, then killed: what trainer 0 sees.
+    """Let trainer 1 fail in its last layer, be stopped, be killed. Return trainer 0's errors.
 
-    Trainer 0 lets the stopped one go on once it has given it up.
+    Trainer 0 lets the stopped trainer continue once it has given it up.
     """
     from khop.distributed import init_worker_group, layerwise_inference
 

@@ -1,4 +1,4 @@
-"""A partition server that SIGTERM interrupts between removing its socket and the folder of that."""
+"""Partition server that gets SIGTERM after it has removed its socket, before its folder."""
 
 import os
 import signal
@@ -15,6 +15,6 @@ def _unlink_and_interrupt(self, *args):
 
 
 def main():
-    """The server's program."""
+    """Run the server."""
     Path.unlink = _unlink_and_interrupt
     server.main()

@@ -1,6 +1,6 @@
-"""Programs that the distributed tests run, and what the tests share with them.
+"""Programs that the distributed tests run as trainers, and functions that tests share with them.
 
-python -m support.cluster.jobs NAME ARGUMENTS    runs a job as a trainer; ARGUMENTS: JSON
+python -m support.cluster.jobs NAME ARGUMENTS    runs a job as a trainer, with ARGUMENTS in JSON
 """
 
 import contextlib
@@ -38,7 +38,10 @@ ATTRIBUTES = (
 
 
 def make_graph(num_nodes=500, num_edges=3000, seed=0):
-    """Features are ids; node 0 and the last ten are isolated; edges repeat, some are loops."""
+    """Return a random graph whose features are ids, with loops and repeated edges.
+
+    Node 0 and the last ten nodes are isolated.
+    """
     generator = torch.Generator().manual_seed(seed)
     edge_index = torch.randint(1, num_nodes - 10, (2, num_edges), generator=generator)
     edge_index[:, -50:] = edge_index[:, :50]
@@ -56,20 +59,20 @@ def make_graph(num_nodes=500, num_edges=3000, seed=0):
 
 
 def make_probs(num_nodes, num_parts):
-    """Access probabilities that differ between parts."""
+    """Return probabilities of access per node and part, which differ between parts."""
     generator = np.random.default_rng(1)
     return [generator.random(num_nodes) ** 3 for _ in range(num_parts)]
 
 
 def seeds_of_rank(rank, num_nodes=500):
-    """Seeds of a trainer, with duplicates and an isolated node."""
+    """Return the seeds of a trainer, with duplicates and an isolated node."""
     generator = torch.Generator().manual_seed(100 + rank)
     seeds = torch.randperm(num_nodes, generator=generator)[:150]
     return torch.cat([seeds, torch.tensor([0, 5, 5])])
 
 
 def same_batches(loader, reference, attributes=ATTRIBUTES):
-    """Number of batches of an epoch, all of which are equal bit for bit; else AssertionError."""
+    """Check that two loaders' batches of an epoch are equal bit for bit. Return their number."""
     count = 0
     for ours, theirs in zip(loader, reference, strict=True):
         for name in attributes:
@@ -83,7 +86,10 @@ def same_batches(loader, reference, attributes=ATTRIBUTES):
 
 
 def make_loader(root, num_parts, num_workers, **options):
-    """A loader of some seeds, whose trainer serves all parts; None: the trainer makes batches."""
+    """Return a loader of some seeds whose trainer serves all parts.
+
+    If `num_workers` is None, the trainer makes the batches.
+    """
     from khop.distributed import (
         CollocatedDistSamplingWorkerOptions,
         DistDataset,
@@ -113,7 +119,7 @@ def make_loader(root, num_parts, num_workers, **options):
 
 
 def khop_processes():
-    """Process ids of this process's children that run a program of khop."""
+    """Return the process ids of this process's children that run a program of khop."""
     pids = []
     for task in Path("/proc/self/task").iterdir():
         with contextlib.suppress(OSError):  # a thread that has just ended
@@ -122,7 +128,7 @@ def khop_processes():
 
 
 def _command_line(pid):
-    """The command line of a child; empty if it has ended."""
+    """Return the command line of a child. Empty if it has ended."""
     while True:
         try:
             command = Path(f"/proc/{pid}/cmdline").read_bytes()
@@ -135,19 +141,19 @@ def _command_line(pid):
 
 
 def pids_of(loader):
-    """Process ids of a loader's workers."""
+    """Return the process ids of a loader's samplers."""
     return [worker.pid for worker in loader.workers]
 
 
 def publish(path, text):
-    """Writes a file that others wait for: it is there with all of its text."""
+    """Write a file that others wait for: it appears with all of its text."""
     unfinished = path.with_name(path.name + ".new")
     unfinished.write_text(text)
     unfinished.rename(path)
 
 
 def wait_for_ends(pids, seconds=5.0):
-    """Those of the processes that have not ended when the time is over."""
+    """Wait until processes have ended. Return the ones that still run after `seconds`."""
     end = time.monotonic() + seconds
     while (alive := [p for p in pids if _is_alive(p)]) and time.monotonic() < end:
         time.sleep(0.05)
@@ -162,7 +168,7 @@ def _is_alive(pid):
 
 
 def resources():
-    """Children, memfds (each descriptor and each mapping) and socket folders of khop: sets."""
+    """Return sets of khop's children, memfds (descriptors and mappings) and socket folders."""
     memory = set()
     for descriptor in Path("/proc/self/fd").iterdir():
         with contextlib.suppress(OSError):
@@ -175,11 +181,11 @@ def resources():
 
 
 def wait_for_end_of_resources(before, seconds=5.0):
-    """What is there that was not before, when nothing of the kind is left or the time is over.
+    """Wait until no resource is left that was not in `before`, or the time is over.
 
     Returns:
-        Children, the number of memfds, and socket folders. Garbage is collected where there is
-        any of them, as it may hold them: in a process of many tests that takes a tenth of a second.
+        Children, the number of memfds, and socket folders that are left. Garbage is collected
+        if any are left, as it may hold them. In a process of many tests this takes 0.1 s.
     """
     end = time.monotonic() + seconds
     while any(new := _beyond(before)) and time.monotonic() < end:
@@ -198,10 +204,10 @@ def _beyond(before):
 
 
 def free_port():
-    """A port of the loopback interface that nobody uses.
+    """Return a port of the loopback interface that no process uses.
 
-    It is taken seconds later, by a process that has to start first: it is none that the system
-    gives away meanwhile (those begin at 32768), nor one that tests beside this one look for.
+    A process that starts first takes it seconds later. So it is none that the system gives away
+    meanwhile (these begin at 32768), and none that tests beside this one look for.
     """
     count = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     own = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
@@ -213,7 +219,7 @@ def free_port():
 
 
 def variables_of_torchrun(rank, world_size, master, port):
-    """What torchrun tells its processes of each other."""
+    """Return the environment variables that torchrun sets for a rank."""
     return {
         "RANK": str(rank),
         "WORLD_SIZE": str(world_size),
@@ -232,7 +238,7 @@ def start_trainers(
     program="support.cluster.jobs",
     variables=variables_of_torchrun,
 ):
-    """Starts a process of a program (a module) a rank; prefixes[rank] goes before its command."""
+    """Start one process of the module `program` per rank. prefixes[rank] precedes its command."""
     port = port or free_port()
     trainers = []
     for rank in range(world_size):
@@ -252,9 +258,9 @@ def start_trainers(
 
 
 def finish_trainers(trainers, seconds=150.0, silent=False):
-    """Waits; returns what each printed as JSON. AssertionError with its output if one failed.
+    """Wait for trainers to end. Return what each printed, from JSON.
 
-    `silent`: it also fails if one has written to standard error.
+    AssertionError with its output if one failed, and with `silent` if it wrote to standard error.
     """
     end = time.monotonic() + seconds
     outputs = []
@@ -273,7 +279,7 @@ def finish_trainers(trainers, seconds=150.0, silent=False):
 
 
 def run(names):
-    """Runs the job of a program that its command line names, and prints what it returns."""
+    """Run the job that the command line names, and print its result as JSON."""
     gc.freeze()  # What is imported: to take PyTorch apart in the end takes more than a second.
     print(json.dumps(names[f"job_{sys.argv[1]}"](json.loads(sys.argv[2]))))
 
@@ -302,7 +308,7 @@ def _load(arguments):
 
 
 def job_compare(arguments):
-    """Two epochs equal those of the in-memory loader with this rank's stream."""
+    """Check two epochs against the in-memory loader with this rank's stream."""
     from khop.distributed import DistNeighborLoader
     from khop.loader import NeighborLoader
 
@@ -324,14 +330,14 @@ def job_compare(arguments):
 
 
 def job_compare_all(arguments):
-    """`job_compare` for each of several cases, one after the other."""
+    """Run `job_compare` for each of several cases."""
     return [job_compare(case) for case in arguments["cases"]]
 
 
 def job_stores(arguments):
-    """PyG's NodeLoader over the dataset as stores, and what is read as a whole.
+    """Read batches of PyG's NodeLoader over the dataset as stores, and whole attributes.
 
-    Each rank has a folder with nothing but its own part.
+    Each rank has a folder with only its own part.
     """
     from torch_geometric.loader import NodeLoader
 
@@ -356,7 +362,7 @@ def job_stores(arguments):
 
 
 def job_split(arguments):
-    """Shares of the training nodes, and batches with unequal numbers of seeds."""
+    """Return a trainer's share of the training nodes, and batches for unequal numbers of seeds."""
     from khop.distributed import DistNeighborLoader, node_split
 
     context, dataset, options = _load(arguments)
@@ -376,7 +382,7 @@ def job_split(arguments):
 
 
 def job_early(arguments):
-    """Rank 0 leaves after a batch of each loader; rank 1 needs rank 0's server long after."""
+    """Let rank 0 leave after one batch of each loader, while rank 1 needs its server long after."""
     from khop.distributed import DistNeighborLoader
 
     loaders = []
@@ -392,7 +398,7 @@ def job_early(arguments):
 
 
 def job_trace(arguments):
-    """Records an epoch."""
+    """Record a trace of an epoch."""
     import khop
     from khop.distributed import DistNeighborLoader
 
@@ -406,7 +412,7 @@ def job_trace(arguments):
 
 
 def job_slow(arguments):
-    """Says when it is ready, then iterates slowly; prints the error that ends it, and its time."""
+    """Report the start, then iterate slowly. Print the error that ends it, and its time."""
     from khop.distributed import DistNeighborLoader
 
     context, dataset, options = _load(arguments)

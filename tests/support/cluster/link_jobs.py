@@ -1,4 +1,4 @@
-"""Programs of trainers that load links; run as those of `jobs`."""
+"""Programs of trainers that load links. They run like `cluster.jobs`."""
 
 import torch
 from torch_geometric.sampler import NegativeSampling
@@ -9,18 +9,18 @@ NUM_LINKS = 91
 
 
 def make_links():
-    """Every trainer's links together."""
+    """Return the links of all trainers together."""
     generator = torch.Generator().manual_seed(8)
     return torch.randint(150, (2, NUM_LINKS), generator=generator)
 
 
 def job_links_all(arguments):
-    """`job_links` for each of several cases, one after the other."""
+    """Run `job_links` for each of several cases."""
     return [job_links(case) for case in arguments["cases"]]
 
 
 def job_links(arguments):
-    """This trainer's share of links makes the batches of its in-memory twin; its home's edges."""
+    """Check that this trainer's links give the in-memory loader's batches. Return its own edges."""
     from khop.distributed import DistLinkNeighborLoader, link_split
     from khop.loader import LinkNeighborLoader
 

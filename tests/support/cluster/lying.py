@@ -1,4 +1,4 @@
-"""A graph server, directory included, that says what a test wants it to, over real sockets."""
+"""A graph server with directory that sends whatever a test wants, over real sockets."""
 
 import contextlib
 import json
@@ -22,16 +22,16 @@ CHUNK = 1 << 20
 
 
 class ScriptedServer:
-    """Answers as a graph server of one part does, but for what a test changes.
+    """Server that answers as a graph server of one part, except for what a test changes.
 
     Args:
-        root: of the folder.
-        spec: of the batches that it makes; None: it makes none.
+        root: the partition folder.
+        spec: specification of the batches that it makes. If None, it makes none.
         others: {rank: port} of further servers that its directory lists.
 
     Attributes:
-        change: called with the name of a request and the messages [(header, arrays)] that shall
-            answer it; returns those that are sent.
+        change: called with the name of a request and the messages [(header, arrays)] that would
+            answer it. Returns the messages to send.
         asked: names of the requests that have arrived, and when.
     """
 
@@ -58,11 +58,11 @@ class ScriptedServer:
 
     @property
     def servers(self):
-        """How clients find it."""
+        """Address by which clients find the server."""
         return Servers(self.master)
 
     def count(self, op):
-        """How often a request has arrived."""
+        """Return how many requests of the name `op` have arrived."""
         return sum(name == op for name, _ in self.asked)
 
     def _serve(self):
@@ -102,7 +102,7 @@ class ScriptedServer:
         return [unpack(self._graph(frames))]
 
     def table(self):
-        """What the directory knows."""
+        """Return the directory's table of servers and clients."""
         servers = {
             str(rank): {
                 "incarnation": f"{rank}" * 32,
@@ -150,7 +150,7 @@ class ScriptedServer:
         return messages
 
     def close(self):
-        """Ends it."""
+        """End the server."""
         self._ours.send(b"x")
         self._thread.join(10)
         self._context.destroy(0)
@@ -160,7 +160,7 @@ class ScriptedServer:
 
 @contextlib.contextmanager
 def scripted(root, spec=None, **options):
-    """A scripted server that ends with the block."""
+    """Yield a `ScriptedServer`, which ends with the block."""
     server = ScriptedServer(root, spec, **options)
     try:
         yield server
@@ -169,7 +169,7 @@ def scripted(root, spec=None, **options):
 
 
 def contents(server, messages):
-    """{name: array}, writable, of the batch that messages carry, and its counters by name."""
+    """Return {name: array}, writable, of the batch in `messages`, and its counters by name."""
     raw = messages[-1][1][0]
     received = server.layout.read(raw)
     arrays = {name: array for name, (array, _) in received.named().items()}
@@ -178,5 +178,5 @@ def contents(server, messages):
 
 
 def malformed_frames():
-    """Messages that are none."""
+    """Return frames that are no valid messages."""
     return [[b"[]"], [b"\xff\xff"], [b"[" * 985 + b"]" * 985], [b'{"arrays": 3}'], [b""], []]

@@ -1,4 +1,4 @@
-"""A partition server in a thread, at an address of loopback, and its clients."""
+"""A partition server in a thread, at a loopback address, and its clients."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ CITES = list(twins.heterogeneous().edge_types).index(twins.CITES)
 
 
 def make_part(root):
-    """Part 1 of 3 of a heterogeneous graph, in a new folder."""
+    """Partition a heterogeneous graph into three in a new folder, and return part 1."""
     return Part(PartitionFolder(twins.partitioned(twins.heterogeneous(), root, 3, "time")), PART)
 
 
 def own_rows(part, relation=CITES):
-    """Ids of the part's own rows of an edge type."""
+    """Return the ids of the part's own nodes whose neighbours an edge type has."""
     bounds = part.meta.node_types[part.relations[relation][1]].bounds
     return np.arange(bounds[PART], bounds[PART + 1])
 
 
 @contextlib.contextmanager
 def serving(part, num_threads=1, curve=None, handler=None, **limits):
-    """A server in a thread, at an address of loopback."""
+    """Yield a partition server that runs in a thread, at a loopback address."""
     ours, theirs = socket_pair()
     handler = handler or RequestHandler(part)
     server = PartitionServer(
@@ -55,7 +55,7 @@ def serving(part, num_threads=1, curve=None, handler=None, **limits):
 
 @contextlib.contextmanager
 def client_of(server):
-    """A client of a server, for a while."""
+    """Yield a client of a server."""
     client = PartitionClient({PART: Endpoint(server.addresses["tcp"])})
     try:
         yield client
@@ -64,7 +64,7 @@ def client_of(server):
 
 
 def draws(client, part):
-    """Whether an ordinary request is answered."""
+    """Return True if the server answers an ordinary request."""
     request = HopRequest(3, False, False, 1)
     ticket = client.sample(PART, CITES, RowSet(own_rows(part)), request)
     client.wait([ticket])

@@ -1,4 +1,4 @@
-"""A TCP proxy that swallows what passes, or cuts its connections."""
+"""TCP proxy that drops bytes or cuts connections, for tests."""
 
 import contextlib
 import random
@@ -11,7 +11,7 @@ _RESET_WHEN_CLOSED = struct.pack("ii", 1, 0)
 
 
 class Proxy:
-    """A proxy of a port of loopback, as a context manager.
+    """A proxy of a loopback port, as a context manager.
 
     Args:
         port: the port, or a function that returns it when a connection comes.
@@ -38,13 +38,13 @@ class Proxy:
         self.cut()
 
     def mute(self, requests=True, replies=True):
-        """Swallows from now on what there are of connections bring; later ones are forwarded."""
+        """Drop from now on the bytes of open connections. Later connections are forwarded."""
         for near, far in list(self._connections):
             self._muted |= {near} if requests else set()
             self._muted |= {far} if replies else set()
 
     def cut(self):
-        """Ends all connections at once, wherever in a message they are."""
+        """End all connections at once, also in the middle of a message."""
         pairs, self._connections = self._connections, []
         for pair in pairs:
             for end in pair:
@@ -55,7 +55,7 @@ class Proxy:
         self._muted.clear()
 
     def cut_somehow(self, generator: random.Random):
-        """Cuts; before that, requests or replies may have got lost for a few milliseconds."""
+        """Cut all connections, perhaps after dropping requests or replies for some milliseconds."""
         how = generator.choice(["at once", "requests", "replies", "both"])
         if how != "at once":
             self.mute(how != "replies", how != "requests")
@@ -63,7 +63,7 @@ class Proxy:
         self.cut()
 
     def wait_for_connection(self, seconds=10.0):
-        """Waits until there is one."""
+        """Wait until a connection is open."""
         end = time.monotonic() + seconds
         while not self._connections:
             assert time.monotonic() < end, "nobody connects"

@@ -1,4 +1,4 @@
-"""A trainer that has one receiver and takes what it brings."""
+"""A trainer with one receiver, which takes the batches that it brings."""
 
 import contextlib
 import os
@@ -26,7 +26,7 @@ from khop.sampler.rows.collect import CollectSpec
 
 
 def collect_all(meta, sampling):
-    """All attributes, for `PipelineSpec`."""
+    """Return the specification of batches with all attributes, for `PipelineSpec`."""
     recorded = [sampling.records_edge(i) for i in range(len(meta.edge_types))]
     return CollectSpec(
         [list(t.attrs) for t in meta.node_types],
@@ -41,7 +41,7 @@ def collect_all(meta, sampling):
 
 
 class Trainer:
-    """One receiver, and what it has brought."""
+    """A trainer's side of one receiver, and the messages that it has sent."""
 
     def __init__(self, graph, spec, servers=(0,), ring_bytes=1 << 22, arrays=None, **options):
         keys = graph.keys
@@ -88,7 +88,7 @@ class Trainer:
         self.layouts = []
 
     def open(self, seeds, batch_size=32, seed=3, shuffle=True, lists=None):
-        """Opens an epoch over [num_columns, num_seeds]; returns its number and plan."""
+        """Begin an epoch over seeds [num_columns, num_seeds]. Return its number and plan."""
         plan = EpochPlan(seeds.shape[1], batch_size, lists=lists)
         key = EpochKeys(seed, 0, None).next_run_key()
         order = epoch_order(plan.num_seeds, key, shuffle)
@@ -108,11 +108,11 @@ class Trainer:
         return self.epochs, plan
 
     def ask(self, epoch, batches):
-        """Asks for batches."""
+        """Request batches of an epoch by index."""
         self.receiver.request_batches([(epoch, batch) for batch in batches])
 
     def take(self, epoch, batch, seconds=40.0):
-        """Waits for a batch; raises what its making raised."""
+        """Wait for a batch and return it, or raise the error of making it."""
         end = time.monotonic() + seconds
         poller = select.poll()
         poller.register(self.receiver.process.line.fileno(), select.POLLIN)
@@ -140,7 +140,7 @@ class Trainer:
             self.batches[content["epoch"], content["batch"]] = error
 
     def run(self, epoch, plan, ahead=4):
-        """All batches of an epoch, in order."""
+        """Yield all batches of an epoch, in order."""
         self.ask(epoch, range(min(ahead, plan.num_batches)))
         for batch in range(plan.num_batches):
             yield self.take(epoch, batch)
@@ -148,13 +148,13 @@ class Trainer:
                 self.ask(epoch, [batch + ahead])
 
     def close(self):
-        """Ends the receiver."""
+        """End the receiver."""
         self.receiver.process.close()
 
 
 @contextlib.contextmanager
 def training(graph, spec, **options):
-    """A trainer that ends with the block."""
+    """Yield a `Trainer`, which ends with the block."""
     trainer = Trainer(graph, spec, **options)
     try:
         yield trainer
@@ -163,7 +163,7 @@ def training(graph, spec, **options):
 
 
 def check_same(received, batch):
-    """Asserts that a batch is that of the in-memory loader, bit for bit."""
+    """Check that a received batch equals the in-memory loader's, bit for bit."""
     named = received.named()
     for name, attribute in (
         ("n0.id", "n_id"),

@@ -1,4 +1,4 @@
-"""Trainers whose servers, networks and schedulers misbehave; run as those of `jobs`."""
+"""Trainers whose servers, networks and schedulers fail. They run like `cluster.jobs`."""
 
 import faulthandler
 import json
@@ -13,7 +13,7 @@ from support.cluster import jobs
 
 
 def job_steady(arguments):
-    """Epochs equal to the in-memory loader's, until it is told; how long the longest batch took."""
+    """Check epochs against the in-memory loader until told to stop. Return the longest wait."""
     loader, reference, rank = _loaders(arguments)
     longest = count = 0
     while not Path(arguments["enough"]).exists():
@@ -24,10 +24,10 @@ def job_steady(arguments):
 
 
 def job_moved(arguments):
-    """The first trainer's server dies, and its port is somebody else's when it comes back.
+    """Let the first trainer's server die in an epoch, and restart while another has its port.
 
-    Amid an epoch, which the second trainer may have all batches of by then. It begins another when
-    the port is taken: what that asks goes to the old address at first, in vain.
+    The second trainer may have all batches of this epoch by then. It begins another one when the
+    port is taken. Its first requests go to the old address, in vain.
     """
     from khop.distributed.partitions.server_process import PartitionServerProcess
 
@@ -59,7 +59,7 @@ def job_moved(arguments):
 
 
 def job_terminated(arguments):
-    """Iterates until SIGTERM makes it exit as schedulers expect."""
+    """Iterate until SIGTERM makes it exit as schedulers expect."""
 
     def end(*_):
         faulthandler.dump_traceback_later(20)  # where it is if it does not end
@@ -97,7 +97,7 @@ def _loaders(arguments):
 
 
 def _paced(loader, gaps):
-    """Batches, no faster than a model takes them, and how long each was waited for."""
+    """Yield batches no faster than a model takes them, and append each wait to `gaps`."""
     batches = iter(loader)
     while True:
         began = time.monotonic()

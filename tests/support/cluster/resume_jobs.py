@@ -1,6 +1,6 @@
-"""Programs of the tests of going on after a stop.
+"""Programs for tests of resuming after a stop.
 
-python -m support.cluster.resume_jobs NAME ARGUMENTS      runs a job; see `jobs`
+python -m support.cluster.resume_jobs NAME ARGUMENTS      runs a job, see `cluster.jobs`
 """
 
 import os
@@ -16,7 +16,7 @@ _SEEDS = {"seeded": 5, "drawn": None}
 
 
 def make_loaders(arguments):
-    """This trainer's loaders, by their names in the checkpoint."""
+    """Return this trainer's loaders, by their names in the checkpoint."""
     from khop.distributed import DistDataset, DistNeighborLoader, MpDistSamplingWorkerOptions
 
     rank = int(os.environ["RANK"])
@@ -38,7 +38,7 @@ def make_loaders(arguments):
 
 
 def make_twins():
-    """The same in memory."""
+    """Return in-memory loaders that make the same batches."""
     from khop.loader import NeighborLoader
 
     seeds, graph = jobs.seeds_of_rank(int(os.environ["RANK"])), jobs.make_graph()
@@ -50,16 +50,16 @@ def make_twins():
 
 
 def digests(batches):
-    """Of every batch."""
+    """Return a digest of each batch."""
     from khop.loader.iteration.fingerprint import digest
 
     return [digest(batch[name] for name in jobs.ATTRIBUTES) for batch in batches]
 
 
 def job_save(arguments):
-    """Stops in the second epoch and saves all trainers' states in one checkpoint.
+    """Stop in the second epoch, and save the states of all trainers in one checkpoint.
 
-    Returns what is left of that epoch, and the next.
+    Returns the remaining batches of this epoch, and the next epoch's.
     """
     import torch.distributed.checkpoint as dcp
 
@@ -81,7 +81,7 @@ def job_save(arguments):
 
 
 def job_go_on(arguments):
-    """Loads the checkpoint into fresh loaders, of partitions and in memory; the same of each."""
+    """Load the checkpoint into new loaders, over partitions and in memory. Return their batches."""
     import torch.distributed.checkpoint as dcp
 
     dist.init_process_group("gloo")
@@ -100,7 +100,7 @@ VIRTUAL = {"fanouts": [4, 3], "batch_size": 6, "shuffle": True, "seed": 5}
 
 
 def virtual_loaders(arguments, is_first):
-    """Loaders of twelve virtual ranks, seven, and three; at first these are the trainers."""
+    """Return loaders with twelve, seven and three virtual ranks, or at first as many trainers."""
     from khop.distributed import (
         DistDataset,
         DistNeighborLoader,
@@ -129,7 +129,7 @@ def virtual_loaders(arguments, is_first):
 
 
 def refuse_other_seeds(dataset):
-    """Trainers that pass their own shares are told so, each of them."""
+    """Check that trainers that pass their own shares of seeds all get an error."""
     from khop.distributed import DistNeighborLoader, node_split
     from khop.errors import RendezvousError
 
@@ -142,7 +142,7 @@ def refuse_other_seeds(dataset):
 
 
 def virtual_digests(batches):
-    """Of every batch, without the positions of its seeds, which depend on the list of seeds."""
+    """Return a digest of each batch, without positions of seeds, which depend on their list."""
     from khop.loader.iteration.fingerprint import digest
 
     names = [name for name in jobs.ATTRIBUTES if name != "input_id"]
@@ -150,9 +150,9 @@ def virtual_digests(batches):
 
 
 def job_virtual(arguments):
-    """Goes on with an epoch of virtual ranks, or begins it; saves it in the midst, and ends it.
+    """Begin or resume an epoch of virtual ranks, save it in the middle, and end it.
 
-    Returns the batches before and after it was saved, and those of the next epoch.
+    Returns the batches before and after the save, and the next epoch's batches.
     """
     import torch.distributed.checkpoint as dcp
 

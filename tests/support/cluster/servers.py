@@ -1,4 +1,4 @@
-"""Graph servers for tests: real processes, which this process or others are clients of."""
+"""Graph servers for tests, as real processes with this process or others as clients."""
 
 import contextlib
 import os
@@ -11,15 +11,15 @@ from support.cluster import jobs
 
 
 class Cluster:
-    """The servers of a folder.
+    """The graph servers of a folder, each in a process.
 
     Args:
         root: the partition folder.
         parts: partitions of each server.
-        num_clients: that the servers wait for; 0: any number.
+        num_clients: number of clients that the servers wait for. 0: any number.
         labels: file of node labels that the folder does not hold.
         methods: modules of sampling methods.
-        **options: of `ServerConfig`.
+        **options: fields of `ServerConfig`.
     """
 
     def __init__(self, root, parts, num_clients=0, labels=None, methods=(), **options):
@@ -39,17 +39,17 @@ class Cluster:
         return start_server(dataset, config, self._methods)
 
     def kill(self, rank):
-        """Kills a server; its samplers end with it."""
+        """Kill a server. Its samplers end with it."""
         os.kill(self.servers[rank].process.pid, signal.SIGKILL)
         self.servers[rank].close()
 
     def restart(self, rank):
-        """Starts a server again."""
+        """Start a server again."""
         self.servers[rank] = self._start(rank)
 
     @contextlib.contextmanager
     def client(self, rank=0, num_clients=None):
-        """Makes this process a client for a while."""
+        """Make this process a client in the block."""
         count = self.num_clients if num_clients is None else num_clients
         context = init_client(len(self.servers), count, rank, self.host, self.port)
         try:
@@ -58,14 +58,14 @@ class Cluster:
             shutdown_client()
 
     def close(self):
-        """Ends the servers."""
+        """End the servers."""
         while self.servers:  # pytest keeps fixtures longer than a test may leave something behind
             self.servers.pop().close()
 
 
 @contextlib.contextmanager
 def cluster(root, parts, num_clients=0, labels=None, **options):
-    """Servers for a while; see `Cluster`."""
+    """Yield the graph servers of a folder, which end with the block. Arguments: see `Cluster`."""
     servers = Cluster(root, parts, num_clients, labels, **options)
     try:
         yield servers

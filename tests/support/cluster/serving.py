@@ -25,7 +25,7 @@ PROGRAM = "khop.distributed.remote.server.main"
 
 
 class Graph:
-    """Servers of a folder, by rank; started and killed at will."""
+    """Graph servers of a folder, by rank, which a test starts and kills."""
 
     def __init__(self, root, num_servers, keys=None, **config):
         self.master = f"127.0.0.1:{jobs.free_port()}"
@@ -43,14 +43,14 @@ class Graph:
 
     @property
     def servers(self):
-        """How clients find them."""
+        """Address by which clients find the servers."""
         if self.keys is None:
             return Servers(self.master)
         keys = self.keys.for_client(next(iter(self.keys.clients)))
         return Servers(self.master, keys.server_key, keys.credentials())
 
     def start(self, rank, descriptors=(), **config):
-        """Starts a server; returns its addresses. Closes the descriptors that it passes along."""
+        """Start a server and return its addresses. Closes the descriptors that it passes along."""
         process = ChildProcess(PROGRAM, {**self.config, "rank": rank, **config}, descriptors)
         for descriptor in descriptors:
             os.close(descriptor)
@@ -62,20 +62,20 @@ class Graph:
         return self.addresses[rank]
 
     def kill(self, rank):
-        """Kills a server as nothing can be prepared for."""
+        """Kill a server with SIGKILL."""
         os.kill(self.processes[rank].pid, 9)
         self.end(rank)
         # As whoever has started it does: it could not.
         remove_socket(self.addresses[rank]["ipc"].removeprefix("ipc://"))
 
     def end(self, rank):
-        """Ends a server as its parent does."""
+        """End a server as its parent does."""
         self.processes.pop(rank).close()
 
 
 @contextlib.contextmanager
 def serving(root, started=1, keys=None, **config):
-    """Servers that end with the block."""
+    """Yield graph servers that end with the block."""
     graph = Graph(root, config.pop("num_servers", started), keys, **config)
     try:
         for rank in range(started):
@@ -88,7 +88,7 @@ def serving(root, started=1, keys=None, **config):
 
 @contextlib.contextmanager
 def client_of(graph, rank=None, num_clients=0, **options):
-    """A client; with a rank, one that registers."""
+    """Yield a client of the servers. With a rank, it registers."""
     registration = None
     if rank is not None:
         num_servers = graph.config["num_servers"]
@@ -105,17 +105,17 @@ def client_of(graph, rank=None, num_clients=0, **options):
 
 
 def sessions(client, rank=0):
-    """What clients have open on a server."""
+    """Return the sessions that clients have open on a server."""
     return statistics(client, rank)["sessions"]
 
 
 def statistics(client, rank=0):
-    """What a server has counted."""
+    """Return a server's counters."""
     return read_json(client.request(rank, Statistics()).arrays, f"graph server {rank}")
 
 
 def wait_until(condition, seconds=15.0):
-    """Waits for a condition; AssertionError if it does not come true."""
+    """Wait until a condition is true. AssertionError after `seconds`."""
     end = time.monotonic() + seconds
     while not (found := condition()):
         assert time.monotonic() < end, "it did not come true"
@@ -124,7 +124,7 @@ def wait_until(condition, seconds=15.0):
 
 
 class RawSession:
-    """A session, frame by frame."""
+    """A client's session on a server, frame by frame."""
 
     def __init__(self, context, endpoint, pipeline, name="raw", credentials=None, **options):
         self.name = name
@@ -155,14 +155,14 @@ class RawSession:
         self.bytes = 0
 
     def send(self, op, arrays=(), **header):
-        """Sends a message of this session."""
+        """Send a message of this session."""
         common = {"op": op, "protocol": PROTOCOL, "id": 1}
         if op != "open":
             common["session"] = self.name
         self.link.send(pack({**common, **header}, list(arrays)))
 
     def open(self):
-        """Connects and opens the session; returns the reply."""
+        """Connect and open the session. Return the reply."""
         end = time.monotonic() + 10
         while not self.link.pump() and not self.link.is_up:
             self.wait(end)
@@ -170,12 +170,12 @@ class RawSession:
         return self.reply()
 
     def opening(self):
-        """The fields of the request that opens it."""
+        """Return the fields of the request that opens the session."""
         spec = dict(self.options)
         return {name: spec.pop(name) for name in ("outstanding", "names")} | {"spec": spec}
 
     def reply(self):
-        """The next message that is no event."""
+        """Return the next message that is no event."""
         end = time.monotonic() + 10
         while not self.replies:
             self.wait(end)
@@ -183,7 +183,7 @@ class RawSession:
         return self.replies.pop(0)
 
     def wait(self, end):
-        """Sleeps until something has arrived."""
+        """Sleep until a message has arrived, or until the time `end`."""
         assert time.monotonic() < end, self.link.state()
         poller = zmq.Poller()
         for socket in self.link.sockets:
@@ -191,13 +191,13 @@ class RawSession:
         poller.poll(100)
 
     def ask(self, number, seeds, run_key=7, batch=None):
-        """Asks for a batch of these seeds, by new id."""
+        """Request a batch of these seeds, by their ids in the folder's numbering."""
         columns = np.atleast_2d(np.asarray(seeds, np.int64))
         batch = number if batch is None else batch
         self.send("batch", [columns], batch_id=number, batch=batch, run_key=run_key)
 
     def take(self, acknowledge):
-        """Takes in what has arrived."""
+        """Process the messages that have arrived."""
         self.link.pump()
         for header, arrays, _ in self.link.receive():
             event = header.get("event")
@@ -224,20 +224,20 @@ class RawSession:
             self.order.append(number)
 
     def finish(self, count, seconds=30.0, acknowledge=True):
-        """Waits until so many batches have arrived or failed."""
+        """Wait until this number of batches have arrived or failed."""
         end = time.monotonic() + seconds
         while len(self.done) + len(self.failed) < count:
             self.wait(end)
             self.take(acknowledge)
 
     def close(self):
-        """Leaves without a word."""
+        """Disconnect without ending the session."""
         self.link.close()
 
 
 @contextlib.contextmanager
 def raw_session(graph, pipeline, rank=0, **options):
-    """A raw session with a server, over its TCP socket, opened."""
+    """Yield an open `RawSession` with a server, over its TCP socket."""
     context = zmq.Context()
     address = graph.addresses[rank]["tcp"]
     keys = graph.keys

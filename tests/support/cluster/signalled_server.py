@@ -1,4 +1,4 @@
-"""A partition server that gets SIGTERM between two frames of its first reply."""
+"""Partition server that gets SIGTERM between two frames of its first reply."""
 
 import signal
 
@@ -9,7 +9,7 @@ from khop.storage.part import Part
 
 
 class _Frames(list):
-    """Frames of a reply; the signal comes when the second one is to be sent."""
+    """Frames of a reply. SIGTERM comes when the second one is to be sent."""
 
     def __iter__(self):
         for number, frame in enumerate(super().__iter__()):

@@ -47,13 +47,13 @@ class Report:
 
 
 def cut_connections(root: Path, cuts: int, clients: int = 3, seed: int = 1) -> Report:
-    """Cut connections at random while clients increment; AssertionError if a count is wrong.
+    """Cut connections at random while clients increment. AssertionError if a count is wrong.
 
     Args:
-        root: where to make a folder.
+        root: folder in which a partition folder is made.
         cuts: number of cuts.
         clients: number of clients.
-        seed: of all random choices.
+        seed: seed of all random choices.
     """
     counter, part, began = Counter(), make_part(root), time.monotonic()
     server_pair, pair = KeyPair.new(), KeyPair.new()
@@ -113,7 +113,10 @@ def cut_connections(root: Path, cuts: int, clients: int = 3, seed: int = 1) -> R
 
 
 def _checked(counter: Counter, values: list[int], report: Report, began: float) -> Report:
-    """Check the sum: a write of several slices adds one in each."""
+    """Check the counter's sum and each client's order. Return the report.
+
+    A write of several slices adds one in each.
+    """
     assert counter.value == sum(counter.steps), (counter.value, sum(counter.steps))
     assert len(counter.steps) == len(values), (len(counter.steps), len(values))
     report.seconds = time.monotonic() - began
@@ -123,13 +126,13 @@ def _checked(counter: Counter, values: list[int], report: Report, began: float) 
 def kill_servers(
     root: Path, kills: int, clients: int = 3, seed: int = 1, peace: float = _PEACE
 ) -> Report:
-    """Kill a part's primary again and again; AssertionError if a client misses a loss.
+    """Kill the server with a part's state again and again. AssertionError if a client misses it.
 
     Args:
-        root: where to make a folder.
+        root: folder in which a partition folder is made.
         kills: number of kills.
         clients: number of clients.
-        seed: of all random choices.
+        seed: seed of all random choices.
         peace: seconds between a restart and the next kill.
     """
     began, report, generator = time.monotonic(), Report(), random.Random(seed)
@@ -181,7 +184,7 @@ def _value(client: PartitionClient, ticket: Any) -> int:
 
 
 def _sees_the_loss(client: PartitionClient, tickets: list[Any]) -> int:
-    """Check that a client gets no value of the new server; return 1.
+    """Check that a client gets StateLostError before any value of the new server. Return 1.
 
     Writes in flight may have been answered by the old one, with values that grew since.
     """
@@ -210,7 +213,7 @@ def _wait(condition: Callable[[], bool]) -> None:
 
 
 def main(words: list[str]) -> int:
-    """Run both; return the exit status."""
+    """Run cuts and kills as the command line says. Return the exit status."""
     parser = argparse.ArgumentParser(prog="soak state", description=__doc__.splitlines()[0])
     parser.add_argument("--cuts", type=int, default=1000)
     parser.add_argument("--kills", type=int, default=100)

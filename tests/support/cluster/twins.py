@@ -1,8 +1,8 @@
-"""Graphs with everything in them, distributed loaders of them, and what makes batches the same.
+"""Graphs with all features, distributed loaders of them, and comparison of their batches.
 
 A distributed loader has a twin: the in-memory loader of the whole graph with the same arguments.
-`same_batch` compares all that two batches say. `open_dataset` serves the other parts in threads, so
-that a graph costs milliseconds, not a process a part; requests still travel through sockets.
+`same_batch` compares all attributes of two batches. `open_dataset` serves the other parts in
+threads. So a graph costs milliseconds, not one process per part. Requests still use sockets.
 """
 
 import contextlib
@@ -42,7 +42,7 @@ NEVER = ("paper", "never", "venue")
 
 
 def _ends(generator, num_src, num_dst, count):
-    """Edges of which some repeat; the last nodes have none."""
+    """Return random edges, some of them repeated. The last nodes have none."""
     ends = [torch.randint(max(n - 2, 1), (count,), generator=generator) for n in (num_src, num_dst)]
     edges = torch.stack(ends)
     edges[:, -(count // 10) :] = edges[:, : count // 10]
@@ -50,12 +50,12 @@ def _ends(generator, num_src, num_dst, count):
 
 
 def _weights(generator, count):
-    """A third of the weights is zero."""
+    """Return random weights, a third of which are zero."""
     return torch.rand(count, generator=generator) * (torch.rand(count, generator=generator) > 0.33)
 
 
 def homogeneous():
-    """150 nodes, 1,200 edges: parallel ones and loops, node and edge times with ties, weights."""
+    """Return a graph of 150 nodes and 1,200 edges, with parallel ones, loops, times, weights."""
     generator = torch.Generator().manual_seed(1)
     num_nodes, num_edges = 150, 1200
     data = Data(
@@ -73,7 +73,10 @@ def homogeneous():
 
 
 def heterogeneous():
-    """Types without features, times, weights or edges; relations of a type to itself and back."""
+    """Return a heterogeneous graph, some of whose types lack features, times, weights or edges.
+
+    It has edge types from a node type to itself, and reverses.
+    """
     generator = torch.Generator().manual_seed(2)
     data = HeteroData()
     data["paper"].x = torch.arange(120).float().view(-1, 1)
@@ -112,7 +115,7 @@ def _random_weights(rng, count):
 
 @st.composite
 def homogeneous_graphs(draw):
-    """Up to 30 nodes and 100 edges, perhaps none; attributes 'time', 'edge_time', 'edge_weight'."""
+    """Draw a graph of up to 30 nodes and 100 edges, with 'time', 'edge_time', 'edge_weight'."""
     rng = np.random.default_rng(draw(st.integers(0, 2**32)))
     num_nodes = draw(st.integers(1, 30))
     linked = draw(st.integers(1, num_nodes))
@@ -144,9 +147,9 @@ _RELATIONS = (
 
 @st.composite
 def heterogeneous_graphs(draw):
-    """Three node types and one to five relations; any may lack times, weights, features, edges.
+    """Draw a graph of three node types and one to five edge types.
 
-    Of type 'c' there may be no nodes at all.
+    Each may lack times, weights, features or edges. Of type 'c' there may be no nodes at all.
     """
     rng = np.random.default_rng(draw(st.integers(0, 2**32)))
     sizes = {"a": draw(_SOME_SIZE), "b": draw(_SOME_SIZE), "c": draw(st.integers(0, 9))}
@@ -193,7 +196,7 @@ ATTRS = {
 
 
 def partitioned(data, root, num_parts, kind="plain", strategy="by_dst", order="original"):
-    """Partitions a graph; returns the folder."""
+    """Partition a graph in `root`, and return the folder."""
     options = {**ATTRS[kind], "order": order}
     RandomPartitioner.from_data(
         data, root, num_parts, edge_dir="in" if strategy == "by_dst" else "out", **options
@@ -202,7 +205,7 @@ def partitioned(data, root, num_parts, kind="plain", strategy="by_dst", order="o
 
 
 class _InThreads(PartitionService):
-    """Serves partitions in threads of this process."""
+    """Partition service whose servers are threads of this process."""
 
     def _start_server(self, part, near, far):
         assert near and not far
@@ -231,7 +234,7 @@ class _InThreads(PartitionService):
 
 @contextlib.contextmanager
 def open_dataset(root, num_parts):
-    """A dataset whose trainer is at home in part 0 and serves the others, in threads."""
+    """Yield a dataset of a trainer at home in part 0, whose threads serve the other parts."""
     others = list(range(1, num_parts))
     dataset = DistDataset().load(root, 0, also_serve=others)
     dataset._service = _InThreads(require_context(), dataset.opened, 0, others)
@@ -242,7 +245,7 @@ def open_dataset(root, num_parts):
 
 
 def workers(num_workers):
-    """None: in the trainer's process; else that many samplers."""
+    """Return worker options with this number of samplers. None: the trainer's process samples."""
     if num_workers is None:
         return CollocatedDistSamplingWorkerOptions()
     return MpDistSamplingWorkerOptions(num_workers=num_workers)
@@ -252,15 +255,15 @@ def workers(num_workers):
 
 
 def make_twin(loader, data, fanouts, seeds, strategy="by_dst", **options):
-    """The in-memory loader of a class that makes the batches of a folder's.
+    """Return the in-memory loader that makes the batches of a distributed loader of a folder.
 
     Args:
         loader: `NeighborLoader` or `LinkNeighborLoader`.
         data: the graph.
-        fanouts: of each hop.
+        fanouts: fan-out of each hop.
         seeds: nodes or links.
-        strategy: of the partitioning; 'by_src' draws neighbours along the edges.
-        **options: the loader's.
+        strategy: strategy of the partitioning. With 'by_src', neighbours are out-neighbours.
+        **options: the loader's options.
     """
     if strategy == "by_dst":
         return loader(data, fanouts, seeds, **options)
@@ -276,10 +279,10 @@ def make_twin(loader, data, fanouts, seeds, strategy="by_dst", **options):
 
 
 def as_distributed(batch, strategy="by_dst", link_type=None):
-    """An in-memory batch as the distributed loader has it: edges point towards seeds.
+    """Convert an in-memory batch to the form of a distributed one: edges point towards seeds.
 
-    Edges along which neighbours are drawn are turned round. Between two types they are of the
-    reverse type then; what is said of links stays with theirs.
+    With `strategy` 'by_src', edges are turned round. Between two node types they then have the
+    reverse edge type. Attributes of links stay with the links' type.
     """
     if strategy == "by_dst":
         return batch
@@ -300,7 +303,7 @@ def as_distributed(batch, strategy="by_dst", link_type=None):
 
 
 def turned_round(edge_type):
-    """What batches of out-neighbours call an edge type."""
+    """Return the name of an edge type in batches of out-neighbours."""
     src, relation, dst = edge_type
     if src == dst:
         return edge_type
@@ -312,10 +315,10 @@ def turned_round(edge_type):
 
 
 def same_batch(ours, theirs):
-    """Raises AssertionError unless batches are the same in all that they say.
+    """Raise AssertionError unless two batches have equal attributes.
 
-    The one thing that may differ is `num_nodes`, which the in-memory loader keeps where the whole
-    graph has it; it must be right.
+    Only `num_nodes` may differ, which the in-memory loader keeps where the whole graph has it. It
+    must be right.
     """
     assert type(ours) is type(theirs)
     if isinstance(theirs, HeteroData):
@@ -345,7 +348,7 @@ def _same_store(ours, theirs, where):
 
 
 def same_epochs(loader, twin, num_epochs=1, strategy="by_dst"):
-    """Asserts that loaders make the same batches; returns those of the twin's last epoch."""
+    """Check that a loader and its twin make the same batches. Return the twin's last epoch."""
     seen = []
     for _ in range(num_epochs):
         seen = []
@@ -358,14 +361,14 @@ def same_epochs(loader, twin, num_epochs=1, strategy="by_dst"):
 
 @contextlib.contextmanager
 def quiet():
-    """Silences the warning that an edge type has no reverse."""
+    """Silence the warning that an edge type has no reverse."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*has no reverse that is unique")
         yield
 
 
 def twins_or_errors(make_loader, make_twin):
-    """Both loaders, or None if both refuse their arguments with errors of the same type."""
+    """Make both loaders. Return None if both refuse their arguments with errors of one type."""
     made, errors = [], []
     for make in (make_loader, make_twin):
         try:
@@ -379,18 +382,18 @@ def twins_or_errors(make_loader, make_twin):
 
 
 def folder_name(*parts):
-    """A name for a folder of these properties."""
+    """Return a name for a folder with these properties."""
     return "-".join(map(str, parts))
 
 
 def with_parts(cases):
-    """Each case (a tuple, or one value) after numbers of parts: 1 and, in turns, 3, 2 or 5."""
+    """Yield each case with numbers of parts: 1 and, in turns, 3, 2 or 5."""
     cases = [case if isinstance(case, tuple) else (case,) for case in cases]
     return [((1, (3, 2, 5)[i % 3]), *case) for i, case in enumerate(cases)]
 
 
 def partitions_in(base):
-    """Returns folder_of(graph, num_parts, kind, strategy): a partitioning, made once in `base`."""
+    """Return a function (graph, num_parts, kind, strategy) to a folder, made once in `base`."""
     made = {}
 
     def folder_of(graph, num_parts, kind="plain", strategy="by_dst"):

@@ -1,4 +1,4 @@
-"""An object whose pickle makes a folder `exploded` when it is run."""
+"""Object whose unpickling makes a folder `exploded`."""
 
 import os
 

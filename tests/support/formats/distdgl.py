@@ -1,4 +1,4 @@
-"""DistDGL's folders in plain Python: written and read as DGL's sources say the layout is.
+"""Reader and writer of DistDGL's folders in plain Python, after the sources of DGL.
 
 `distdgl_1_1_3.zip` holds a folder that DGL 1.1.3 wrote (`partition_graph`, random, three parts,
 `save_tensors` of its mapping), and the graph it was made of, `original.npz`.
@@ -16,7 +16,7 @@ KINDS = {"i": 0, "u": 1, "f": 2}
 
 
 def unpack(place):
-    """Unpacks DGL's folder; returns it and {name: array} of the original graph."""
+    """Unpack DGL's folder in `place`. Return it and {name: array} of the original graph."""
     with zipfile.ZipFile(ZIP) as opened:
         opened.extractall(place)
     return place / "shop", dict(np.load(place / "original.npz"))
@@ -30,7 +30,7 @@ def text(value):
 
 
 def array(values, bits=None):
-    """`bits` (kind, bits) are those of bfloat16, where NumPy has uint16."""
+    """Convert values to DGL's form. `bits` (kind, bits) is bfloat16's, which is uint16 in NumPy."""
     values = np.asarray(values)
     values = values.astype(np.uint8) if values.dtype == bool else values
     kind, size = bits or (KINDS[values.dtype.kind], values.itemsize * 8)
@@ -48,13 +48,13 @@ def tensors(arrays):
 
 
 def types():
-    """One node type and an edge type of it, compressed by source."""
+    """Return DGL's form of one node type and one of its edge types, compressed by source."""
     ids = array([0, 1]) + array([0]) + array([0])
     return struct.pack("<QQqq", 0xDD3C5FFE20046ABF, 0xDD6CD31205DFF127, 1, 1) + ids + b"\0"
 
 
 def matrix(form, count, src, dst):
-    """Edges with parallel ones apart: stable sorts, as DGL makes compressed rows."""
+    """Return edges in a sparse form, parallel ones apart, sorted as DGL sorts them."""
     if form == "coo":
         arrays = array(src) + array(dst) + array(np.empty(0, np.int64))
         return types() + struct.pack("<Qqq", 0xDD61FFD305DFF127, count, count) + arrays + b"\0\0"
@@ -85,15 +85,17 @@ def graph(count, src, dst, nodes, edges, forms=("coo",), label=None):
 
 
 def write(root, nodes, edges, owners, num_parts, forms=("coo",), with_ids=True, halo=True):
-    """Writes a graph as DistDGL would.
+    """Write a graph as DistDGL would.
 
     Args:
+        root: the folder.
         nodes: {type: (count, {name: rows})}, types in DGL's order.
         edges: {(type, relation, type): ([2, n] ends, {name: rows})}.
         owners: {type: part of each node}.
+        num_parts: number of parts.
         forms: sparse formats of graph.dgl.
         with_ids: also write orig_nids.dgl and orig_eids.dgl.
-        halo: parts also have an edge of another part that begins at a node of theirs.
+        halo: parts also have an edge of another part that begins at one of their nodes.
 
     Returns:
         {type: original id of each of DistDGL's ids}, of nodes and edges.
@@ -184,7 +186,7 @@ def write(root, nodes, edges, owners, num_parts, forms=("coo",), with_ids=True, 
 
 
 def _numbered(held, types):
-    """{(type, original id): DistDGL's id}, and {type: [first, end] of each part}."""
+    """Return {(type, original id): DistDGL's id}, and {type: [first, end] of each part}."""
     ids, ranges = {}, {t: [] for t in types}
     for of_type in held:
         for t in types:

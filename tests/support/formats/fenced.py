@@ -19,13 +19,13 @@ class Block(NamedTuple):
     line: int
 
     def compiled(self, page, source=None):
-        """The code (or what it was made), so that errors name the page and its line."""
+        """Compile the block, or `source` in its place. Errors name the page and its line."""
         text = self.source if source is None else source
         return compile("\n" * (self.line - 1) + text, str(page), "exec")
 
 
 def blocks(page, fence="python"):
-    """The Python blocks of a page, in its order; those of tutorials are '{code-cell}'."""
+    """Return the Python blocks of a page, in order. In tutorials, they are '{code-cell}'."""
     found, title, code, start = [], "", None, 0
     for number, line in enumerate(Path(page).read_text().splitlines(), 1):
         if code is not None:

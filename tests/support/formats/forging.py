@@ -1,4 +1,4 @@
-"""Partition folders that are wrong where no checksum tells."""
+"""Partition folders with wrong contents and right checksums."""
 
 import hashlib
 import json
@@ -7,7 +7,7 @@ import numpy as np
 
 
 def forge(root, change_meta=lambda meta: None, **arrays):
-    """Changes arrays and meta.json and mends every checksum: only the contents are wrong."""
+    """Change arrays and meta.json of a folder, and correct all checksums."""
     content = json.loads((root / "meta.json").read_text())
     content.pop("seal")
     for path, change in arrays.items():
@@ -20,7 +20,7 @@ def forge(root, change_meta=lambda meta: None, **arrays):
 
 
 def set_in(*keys, value):
-    """A change of meta.json: content[keys[0]][keys[1]]... = value."""
+    """Return a change of meta.json: content[keys[0]][keys[1]]... = value."""
 
     def change(meta):
         for key in keys[:-1]:

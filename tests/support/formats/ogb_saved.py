@@ -1,4 +1,4 @@
-"""Data sets of our own in OGB's format, written by OGB's tool for contributors."""
+"""Data sets in OGB's format, written by OGB's tool for contributors."""
 
 import contextlib
 import os
@@ -8,10 +8,10 @@ import numpy as np
 
 
 def save(folder, name, graph, labels, split, num_classes):
-    """Saves a graph as data set `name`; returns OGB's root for it.
+    """Save a graph as the OGB data set `name`. Return OGB's root folder for it.
 
-    `labels` [N] and the three lists of `split` are those of a homogeneous graph, or {node type:
-    those}. What OGB needs besides, a folder of mappings, is made up.
+    `labels` [N] and the three lists of `split` are of a homogeneous graph, or dictionaries by node
+    type. A folder of mappings, which OGB requires, is made up.
     """
     from ogb.io import DatasetSaver
 
@@ -34,7 +34,7 @@ def save(folder, name, graph, labels, split, num_classes):
 
 @contextlib.contextmanager
 def _working_in(folder):
-    """OGB writes below the working directory."""
+    """Work in a folder: OGB writes below the working directory."""
     before = Path.cwd()
     os.chdir(folder)
     try:
@@ -44,6 +44,6 @@ def _working_in(folder):
 
 
 def thirds(count, seed=0):
-    """A random split of `count` nodes into three."""
+    """Split `count` nodes at random into three lists."""
     parts = np.array_split(np.random.default_rng(seed).permutation(count), 3)
     return dict(zip(("train", "valid", "test"), parts, strict=True))

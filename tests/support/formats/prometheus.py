@@ -1,4 +1,4 @@
-"""A strict reader of Prometheus's text format 0.0.4, written from its specification alone."""
+"""Strict reader of Prometheus's text format 0.0.4, written from its specification alone."""
 
 import math
 import re
@@ -13,11 +13,11 @@ _SUFFIXES = {"histogram": ("_bucket", "_sum", "_count")}
 
 
 def read(text):
-    """Returns {metric: (kind, help, {(sample name, labels as a frozenset of pairs): value})}.
+    """Return {metric: (kind, help, {(sample name, labels as a frozenset of pairs): value})}.
 
-    Fails on whatever the specification forbids: samples without TYPE or HELP above them, metrics
-    in several pieces, samples that come twice, bad names, escapes and numbers, histograms that
-    fall or whose last class is not their count.
+    Fails on all that the specification forbids: samples without TYPE or HELP above them, metrics in
+    several pieces, samples that come twice, bad names, escapes and numbers. Histograms must not
+    fall, and their last class must be their count.
     """
     assert not text or text.endswith("\n")
     found, current = {}, None

@@ -1,16 +1,16 @@
-"""Comparison of graphs that readers found."""
+"""Comparison of graphs that readers of formats return."""
 
 import numpy as np
 
 
 def edges_of(source):
-    """Sources and destinations of a homogeneous graph, as lists."""
+    """Return sources and destinations of a homogeneous graph, as lists."""
     (edge,) = source.edges.values()
     return np.stack(edge.piece(0, edge.num_edges)).tolist()
 
 
 def assert_same(found, wanted):
-    """Both have the same types, numbers, edges in order, and attributes, bit for bit."""
+    """Check that two graphs have equal types, counts, ordered edges and attributes, bit for bit."""
     assert found.heterogeneous == wanted.heterogeneous
     assert {t: n.count for t, n in found.nodes.items()} == {
         t: n.count for t, n in wanted.nodes.items()
@@ -28,7 +28,7 @@ def assert_same(found, wanted):
 
 
 def _pieces(edge):
-    """Pieces of seven edges, and one at the end."""
+    """Return pieces of seven edges, and the last piece of one edge."""
     yield edge.piece(0, 0)
     for first in range(0, edge.num_edges, 7):
         yield edge.piece(first, min(7, edge.num_edges - first))

@@ -1,4 +1,4 @@
-"""Reads traces, and checks what holds for each of them."""
+"""Reader of traces, which checks what must hold for each of them."""
 
 import gzip
 import itertools
@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 
 class Span(NamedTuple):
-    """A complete event; times in nanoseconds."""
+    """A complete event of a trace, with times in nanoseconds."""
 
     process: str
     thread: str
@@ -25,7 +25,7 @@ class Span(NamedTuple):
 
 
 class Arrow(NamedTuple):
-    """Where an arrow comes from and leads to."""
+    """An arrow of a trace: its begin and its end."""
 
     name: str
     source: Span
@@ -33,7 +33,7 @@ class Arrow(NamedTuple):
 
 
 class Trace:
-    """A trace whose events are well-formed, or AssertionError.
+    """A trace. AssertionError unless its events are well-formed.
 
     Spans of a thread do not overlap, arrows lead from a span to a later one, processes and threads
     have names.
@@ -101,12 +101,12 @@ class Trace:
         return found[0]
 
     def of(self, name, process=None):
-        """Spans of a name, in order of time."""
+        """Return the spans of a name, of all processes or one, in order of time."""
         found = [s for s in self.spans if s.name == name and process in (None, s.process)]
         return sorted(found, key=lambda s: s.began)
 
     def batches(self, name):
-        """{(epoch, batch): its spans of a name}."""
+        """Return {(epoch, batch): its spans of a name}."""
         found = defaultdict(list)
         for span in self.of(name):
             found[span.batch].append(span)

@@ -1,1 +1,1 @@
-"""Targets of `scripts/fuzz` and how their inputs are damaged."""
+"""Targets of `scripts/fuzz`, and damage to their inputs."""

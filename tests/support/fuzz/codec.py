@@ -1,4 +1,4 @@
-"""Target of the fuzzer: every message that has a schema. See `targets`."""
+"""Target of the fuzzer: every message that has a schema. `fuzz.targets` describes targets."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ Run = Callable[[Random], None]
 
 
 def codec_target(root: Path) -> Run:
-    """Every message that has a schema: what is read is written again as it was."""
+    """Return a target for all messages with a schema: what is read is written back unchanged."""
     del root
     sampling = SamplingSpec(((3, 2), (-1, 0)), weighted=(True, False), reversals=((0, 1, True),))
     collect = CollectSpec([["x", "y"], []], [[], ["w"]], [True, False])

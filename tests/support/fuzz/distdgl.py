@@ -1,4 +1,4 @@
-"""Target of the fuzzer: a DistDGL folder with a damaged file. See `targets`."""
+"""Target of the fuzzer: a DistDGL folder with a damaged file. `fuzz.targets` describes targets."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from support.fuzz.mutations import bytes_changed, text_changed
 
 
 def folder(root: Path) -> Callable[[Random], None]:
-    """A folder of DistDGL with a damaged file: read, with the first rows of attributes."""
+    """Return a target: a DistDGL folder with a damaged file, of which attributes are read, too."""
     copy = Path(tempfile.mkdtemp(prefix="khop-fuzz-")) / "dgl"
     to_distdgl(root, copy, graph_name="graph")
     config = json.loads((copy / "graph.json").read_text())

@@ -1,4 +1,4 @@
-"""Targets of the fuzzer: messages between processes, and key files. See `targets`."""
+"""Targets of the fuzzer: messages between processes, and key files. See `fuzz.targets`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _DTYPES = ("int64", "int32", "float32", "bool", "uint8", "bfloat16")
 
 
 def wire(root: Path) -> Run:
-    """Frames of a message."""
+    """Return a target that reads the frames of a message."""
     del root
     arrays = [np.arange(5), np.zeros((2, 3), np.float32), np.array([True, False]), np.zeros(0)]
     valid = [[bytes(f) for f in pack({"op": "x", "id": 1}, arrays[:n])] for n in range(5)]
@@ -64,7 +64,7 @@ def wire(root: Path) -> Run:
 
 
 def shared(root: Path) -> Run:
-    """Memory of shared arrays."""
+    """Return a target that reads memory of shared arrays."""
     del root
     valid = []
     for n in range(1, 4):
@@ -107,7 +107,7 @@ def _layout() -> Layout:
 
 
 def layout(root: Path) -> Run:
-    """Layouts that a sampler tells, and batches of them."""
+    """Return a target that reads a sampler's layouts, and batches with these layouts."""
     del root
     content = json.loads(json.dumps(_layout().to_json()))
     others = [b'"int64"', b"-1", b"[2, -1]"]
@@ -131,7 +131,7 @@ def layout(root: Path) -> Run:
 
 
 def ring(root: Path) -> Run:
-    """The head of a batch in a ring, as a sampler wrote it."""
+    """Return a target that reads the head of a batch in an arena, as a sampler wrote it."""
     del root
     described = _layout()
     record = Record(described, [5, 4])
@@ -159,7 +159,7 @@ class _NoProcess:
 
 
 def _receiving() -> Run:
-    """Frames of the line itself, with descriptors, some of which hold a payload."""
+    """Return a target that receives a control line's frames, some with payloads in descriptors."""
     raw, end = socket_pair()
     line = ControlLine(end)
     sealed = os.memfd_create("khop-fuzz", os.MFD_ALLOW_SEALING)
@@ -188,7 +188,7 @@ def _receiving() -> Run:
 
 
 def control(root: Path) -> Run:
-    """What a sampler says on the control line."""
+    """Return a target that reads a sampler's messages on the control line."""
     del root
     receive = _receiving()
     described = _layout()
@@ -206,7 +206,7 @@ def control(root: Path) -> Run:
     records = list(pack_records([segment] * 2, [answered]))
 
     def hear(random: Random) -> None:
-        """Of other operations than batches."""
+        """Read a message whose operation is not about batches."""
         if random.random() < 0.5:
             unpack_records(bytes_changed(random, records[0], records))
             return
@@ -237,7 +237,7 @@ def control(root: Path) -> Run:
 
 
 def keys(root: Path) -> Run:
-    """Contents of key files."""
+    """Return a target that reads the contents of key files."""
     del root
     made = JobKeys.new(["a", "b"])
     contents = [made.for_servers().to_json(), made.for_client("a").to_json()]

@@ -1,4 +1,4 @@
-"""Damages inputs: bytes, and JSON by its structure. Everything follows from a `random.Random`."""
+"""Random damage to inputs: bytes, and JSON by its structure. A `random.Random` determines all."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _BYTES = (b"\0", b"\xff", b"\x7f", b"\x80", b"[", b"]", b"{", b"}", b'"', b",", 
 
 
 def bytes_changed(random: Random, data: bytes, others: list[bytes]) -> bytes:
-    """Data with one to four damages; pieces of `others` may get into it."""
+    """Return data with one to four damages. Pieces of `others` may be inserted."""
     changed = bytearray(data)
     for _ in range(random.choice((1, 1, 1, 2, 4))):
         size = len(changed)
@@ -59,7 +59,7 @@ def bytes_changed(random: Random, data: bytes, others: list[bytes]) -> bytes:
 
 
 def json_changed(random: Random, content: Any) -> Any:
-    """A copy with one change somewhere in it; what did not change is shared."""
+    """Return a copy of JSON content with one change in it. Unchanged parts are shared."""
     if isinstance(content, dict) and content and random.random() < 0.95:
         key = random.choice(list(content))
         copy = dict(content)
@@ -90,7 +90,7 @@ def json_changed(random: Random, content: Any) -> Any:
 
 
 def text_changed(random: Random, content: Any, others: list[bytes]) -> bytes:
-    """JSON text whose content, or bytes, or both are damaged."""
+    """Return JSON text whose content, or bytes, or both are damaged."""
     kind = random.random()
     changes = 0 if kind < 0.2 else random.choice((1, 1, 2, 3))
     for _ in range(changes):

@@ -1,4 +1,4 @@
-"""Targets of the fuzzer: partition requests, replies and folders. See `targets`."""
+"""Targets of the fuzzer: partition requests, replies and folders. See `fuzz.targets`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _REPLY_BYTES = 4 << 20
 
 
 def _requests(part: Part) -> list[tuple[dict[str, Any], list[Any]]]:
-    """Right requests of each kind."""
+    """Return valid requests of each kind."""
     found: list[tuple[dict[str, Any], list[Any]]] = []
     common = {"protocol": PROTOCOL, "id": 5, "part": part.part}
     for relation, (_, row_type) in enumerate(part.relations):
@@ -61,7 +61,7 @@ _REFUSALS = {"ProtocolError", "IndexError", "ValueError", "KeyError"}
 
 
 def handler(root: Path) -> Run:
-    """Requests to a real part."""
+    """Return a target that sends requests to a real part."""
     part = Part(PartitionFolder(root), 1)
     answer = RequestHandler(part, _REPLY_BYTES)
     requests = _requests(part)
@@ -102,7 +102,7 @@ def handler(root: Path) -> Run:
 
 
 def replies(root: Path) -> Run:
-    """Replies of another partition, up to what kernels make of them."""
+    """Return a target that reads another partition's replies, up to their use in kernels."""
     folder = PartitionFolder(root)
     here, there = Part(folder, 0), Part(folder, 1)
     answer = RequestHandler(there, _REPLY_BYTES)
@@ -178,7 +178,7 @@ def replies(root: Path) -> Run:
 
 
 def meta(root: Path) -> Run:
-    """meta.json, with the right checksum of itself more often than not."""
+    """Return a target that reads meta.json, mostly with the right checksum of itself."""
     content = json.loads((root / "meta.json").read_text())
     content.pop("seal")
     content["files"] = dict(list(content["files"].items())[:3])
@@ -208,7 +208,7 @@ def meta(root: Path) -> Run:
 
 
 def npy(root: Path) -> Run:
-    """Headers of .npy files."""
+    """Return a target that reads headers of .npy files."""
     files = sorted(root.rglob("*.npy"))[:40]
     valid = [(file.read_bytes()[:200], file.stat().st_size) for file in files]
     others = [head for head, _ in valid] + [b"'descr': '|O'", b"True", b"__import__('os')"]
@@ -229,7 +229,7 @@ def npy(root: Path) -> Run:
 
 
 def folder(root: Path) -> Run:
-    """A folder whose files are damaged and whose checksums are right: opened, drawn from, read."""
+    """Return a target: a folder with damaged files and right checksums is opened and read."""
     copy = Path(tempfile.mkdtemp(prefix="khop-fuzz-")) / "parts"
     shutil.copytree(root, copy)
     content = json.loads((copy / "meta.json").read_text())

@@ -1,4 +1,4 @@
-"""Targets of the fuzzer: graph servers, directory, sessions, batches. See `targets`."""
+"""Targets of the fuzzer: graph servers, directory, sessions, batches. See `fuzz.targets`."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ _REFUSALS = {"ProtocolError", "IndexError", "ValueError", "KeyError"}
 
 
 def graph(root: Path) -> Run:
-    """Requests about the graph as a whole."""
+    """Return a target that sends requests about the whole graph."""
     folder = PartitionFolder(root)
     answer = GraphRequestHandler(folder, folder.meta, 0, [0, 1])
     common = {"protocol": PROTOCOL, "id": 5}
@@ -90,7 +90,7 @@ def graph(root: Path) -> Run:
 
 
 def directory(root: Path) -> Run:
-    """What the directory is told, and asked."""
+    """Return a target that sends registrations and requests to the directory."""
     del root
     addresses = Addresses("tcp://h:1", "ipc:///s")
     valid: list[Any] = [
@@ -143,7 +143,7 @@ _NAMES = {
 
 
 def session(root: Path) -> Run:
-    """What a client asks for when it opens a session, and the seeds of its batches."""
+    """Return a target that opens sessions and requests batches of seeds."""
     meta = PartitionFolder(root).meta
     checks = SessionValidator(meta)
     sampling = SamplingSpec([[3, 2]] * len(meta.edge_types), with_edge=True)
@@ -185,7 +185,10 @@ def session(root: Path) -> Run:
 
 
 def plane(root: Path) -> Run:
-    """Directory and sessions, many users, a step each; see `control_plane`."""
+    """Return a target for directory and sessions of many users, one step each.
+
+    `cluster.control_plane` describes it.
+    """
     planes: list[ControlPlane] = []
     logging.getLogger("khop").setLevel(logging.CRITICAL)  # who is lost is no news here
 
@@ -207,7 +210,7 @@ def plane(root: Path) -> Run:
 
 
 class _Receiving:
-    """What a receiver has of one server, and what that server rightly says."""
+    """State of a receiver for one server, and valid messages of this server."""
 
     def __init__(self) -> None:
         sampling = SamplingSpec([[3, 2]])
@@ -255,7 +258,7 @@ class _Receiving:
 
 
 def incoming(root: Path) -> Run:
-    """What a graph server sends to receivers: events, layouts, chunks, batches, replies."""
+    """Return a target that reads a graph server's messages to receivers, with batches."""
     del root
     server = _Receiving()
     ring = ArenaWriter(create_memory(1 << 20, "khop-fuzz"))
@@ -317,7 +320,7 @@ def incoming(root: Path) -> Run:
 
 
 def client(root: Path) -> Run:
-    """What servers answer to those who ask: tables of the directory, replies to requests."""
+    """Return a target that reads servers' answers to clients: tables and replies."""
     del root
     entry = ServerEntry("a" * 32, [0, 1], Addresses("tcp://h:1", "ipc:///s"), "h", 7, 0.5)
     told = Table("d" * 32, 2, 0, 2, "f", {0: entry, 1: entry}, {3: ClientEntry("c", "n", 8)})

@@ -1,9 +1,9 @@
-"""What reads what others wrote, each with inputs that are right, to be damaged.
+"""Targets of the fuzzer: readers of data that other processes write, with valid inputs to damage.
 
-A target is made of a partition folder and called with a `random.Random`: it makes an input and
-reads it. An input may be refused by the exceptions that stand for refusal, or be accepted, and then
-what was read must hold together. Any other exception is a finding, as are crashes, and memory or
-time above a limit, which the caller (`scripts/fuzz`) sees to.
+A target is made of a partition folder and called with a `random.Random`. It makes an input and
+reads it. It may refuse the input by the exceptions that stand for refusal, or accept it. Then the
+result must be consistent. Any other exception is a finding, as are crashes. The caller
+(`scripts/fuzz`) also limits memory and time.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Random heterogeneous graphs and batches: for the kernels, and the same for the oracle."""
+"""Random heterogeneous graphs and batches, for the kernels and in the form of the reference."""
 
 import os
 from dataclasses import dataclass, field
@@ -26,9 +26,10 @@ TIMES = ([0, 1, 2, 3], [5], [INT64.min, -1, 0, 1, INT64.max])
 
 
 def examples(count):
-    """Settings of a test that draws whole graphs, which may take a while on a busy machine.
+    """Return hypothesis's settings for a test that draws `count` graphs, also large ones.
 
-    KHOP_TEST_EXAMPLES, a factor, asks for fewer where each takes long: under compute-sanitizer.
+    The factor KHOP_TEST_EXAMPLES reduces the number where each takes long, as under
+    compute-sanitizer.
     """
     count = max(1, round(count * float(os.environ.get("KHOP_TEST_EXAMPLES", "1"))))
     checks = [HealthCheck.too_slow, HealthCheck.data_too_large]
@@ -37,7 +38,7 @@ def examples(count):
 
 @dataclass
 class Relation:
-    """An edge type: arrays as they are stored, rows first_row, first_row + 1, ..."""
+    """An edge type: arrays as they are stored, with rows first_row, first_row + 1, ..."""
 
     source: int
     destination: int
@@ -55,7 +56,7 @@ class Relation:
         return len(self.indptr) - 1
 
     def csr(self, low=0, high=None):
-        """Rows low .. high - 1 as the owner of them holds them."""
+        """Return the rows from `low` to `high` - 1 as their owner has them."""
         high = self.num_rows if high is None else high
         begin, end = int(self.indptr[low]), int(self.indptr[high])
         tables = {}
@@ -76,7 +77,7 @@ class Relation:
         )
 
     def edge_type(self):
-        """The same for the oracle."""
+        """Return the edge type in the form of the reference."""
         rows = {}
         for i in range(self.num_rows):
             a, b = int(self.indptr[i]), int(self.indptr[i + 1])
@@ -98,7 +99,7 @@ class Relation:
 
 @dataclass
 class Graph:
-    """Node types of counts[t] nodes each, with ids from bases[t] on, below num_nodes[t]."""
+    """A graph: type t has counts[t] nodes, with ids from bases[t] on, below num_nodes[t]."""
 
     counts: list
     bases: list
@@ -115,9 +116,9 @@ class Graph:
         return [r.csr() for r in self.relations]
 
     def parts(self, cuts):
-        """Owners' shares: bounds of each node type, and each owner's rows of each edge type.
+        """Divide the graph among owners. Return bounds of each node type, and each owner's rows.
 
-        cuts[t] are the places, counted from 0, where node type t is cut.
+        cuts[t] are the positions, counted from 0, at which node type t is divided.
         """
         local = [
             [0, *sorted(min(c, n) for c in cut), n]
@@ -132,21 +133,21 @@ class Graph:
         return bounds, csrs
 
     def sample(self, seeds, options):
-        """The oracle's batch."""
+        """Return the reference's batch of these seeds."""
         kinds = [r.edge_type() for r in self.relations]
         return sampler.sample(len(self.counts), kinds, seeds, options)
 
 
 def original_ids(node_type):
-    """Of the nodes of a type, which are few, where they have been renumbered."""
+    """Return random original ids for the nodes of a type, fewer than 1,000."""
     return np.random.default_rng(node_type).permutation(1000)
 
 
 @st.composite
 def graphs(draw, max_nodes=9, max_degree=10):
-    """Up to three node types (also without nodes) and four edge types (also without edges).
+    """Draw a graph of up to three node types and four edge types, each possibly empty.
 
-    What kinds of edge types there are is hypothesis's choice; a generator fills them.
+    Hypothesis chooses the properties of edge types, and a generator fills them.
     """
     rng = np.random.default_rng(draw(st.integers(0, 2**32)))
     num_types = int(rng.integers(1, 4))
@@ -205,7 +206,7 @@ def _relations(draw, rng, source, destination, degrees, num_sources, bases):
 
 
 def seed_list(rng, graph, temporal):
-    """Seeds in some calls: several for a type, duplicates, none in a call are all possible."""
+    """Return random seeds in several calls: repeated types, duplicates and none in a call occur."""
     seeds = []
     for node_type in rng.integers(0, len(graph.counts), rng.choice([0, 2, 3, 4, 5])).tolist():
         base, count = graph.bases[node_type], graph.counts[node_type]
@@ -218,7 +219,7 @@ def seed_list(rng, graph, temporal):
 
 
 def exclusions(rng, graph):
-    """For some edge types pairs to leave out: some that exist, some that do not."""
+    """Return pairs to exclude for some edge types, some of which are edges and some not."""
     excluded = {}
     for r, relation in enumerate(graph.relations):
         if rng.integers(0, 3) == 0:
@@ -232,7 +233,10 @@ def exclusions(rng, graph):
 
 
 def reversals(rng, graph):
-    """Edge types with one that reverses them, itself perhaps, each the result of one at most."""
+    """Return edge types with a type that reverses them, perhaps itself.
+
+    Each type is the reverse of at most one.
+    """
     pairs, taken, found = graph.pairs(), set(), []
     for i in rng.permutation(len(pairs)).tolist():
         backs = [j for j, pair in enumerate(pairs) if pair == pairs[i][::-1]]
@@ -247,7 +251,7 @@ def reversals(rng, graph):
 
 @st.composite
 def batches(draw, graph, disjoint, with_edges=True):
-    """(seeds, options): any combination of options that the graph allows."""
+    """Draw (seeds, options): any combination of options that the graph allows."""
     rng = np.random.default_rng(draw(st.integers(0, 2**32)))
     hops = rng.choice([0, 1, 2, 2, 2, 3, 3])
     options = Options(

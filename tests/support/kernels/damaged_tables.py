@@ -1,7 +1,7 @@
-"""Draws from rows whose tables are damaged, between pages that nobody may touch.
+"""Draws from rows with damaged tables, between pages without access.
 
-python -m support.kernels.damaged_tables SEED ROUNDS      run as a child: a read out of bounds
-kills the process
+python -m support.kernels.damaged_tables SEED ROUNDS      run as a child: a read out of bounds kills
+the process
 """
 
 import ctypes
@@ -18,7 +18,7 @@ _KEPT = []  # memory under arrays
 
 
 def guarded(array, at_end):
-    """A copy that ends (or begins) where a page without access begins (or ends)."""
+    """Return a copy that ends (or begins) where a page without access begins (or ends)."""
     size = max(1, -(-array.nbytes // PAGE)) * PAGE
     memory = mmap.mmap(-1, size + 2 * PAGE)
     libc = ctypes.CDLL(None, use_errno=True)
@@ -34,12 +34,12 @@ def guarded(array, at_end):
 
 
 def mmap_none():
-    """PROT_NONE, which the mmap module has no name for."""
+    """Return PROT_NONE, which the mmap module does not name."""
     return ctypes.c_int(0)
 
 
 def release():
-    """Gives all pages back, the guards with access again so that they can be unmapped."""
+    """Release all pages. Guards are made accessible first, so that they can be unmapped."""
     libc = ctypes.CDLL(None)
     for _, address, size in _KEPT:
         libc.mprotect(
@@ -51,7 +51,7 @@ def release():
 
 
 def damage(rng, array):
-    """Some or all entries of an array become random bytes, extremes or copies of others."""
+    """Replace some or all entries of an array by random bytes, extremes or copies of others."""
     array = array.copy()
     hit = rng.random(len(array)) < rng.choice([0.0, 0.02, 0.5, 1.0])
     info = np.iinfo(array.dtype)
@@ -64,7 +64,7 @@ def damage(rng, array):
 
 
 def graph_of(rng, num_rows):
-    """Sound rows; damaged times, sums and guide; returns the graph and its row pointers."""
+    """Return a graph with valid rows and damaged times, sums and guide, and its row pointers."""
     degrees = rng.choice([0, 1, 2, 7, 100, 513], num_rows)
     indptr = np.concatenate([[0], np.cumsum(degrees)])
     sums, guide = _native.weight_table(indptr, rng.pareto(0.5, indptr[-1]))
@@ -81,7 +81,7 @@ def graph_of(rng, num_rows):
 
 
 def check_round(rng):
-    """Draws in every way; whatever comes must be of the rows that were asked for."""
+    """Draw in every way. All results must be of the rows that were requested."""
     num_rows = int(rng.integers(1, 9))
     graph, indptr = graph_of(rng, num_rows)
     ids = rng.integers(0, num_rows, 20)

@@ -1,4 +1,4 @@
-"""Batches of devices, read as those of the CPU are, and a graph with hubs to draw them from."""
+"""Batches that devices drew, read in the form of the CPU's, and a graph with hubs."""
 
 import numpy as np
 
@@ -8,7 +8,7 @@ from support.reference.sampler import Batch
 
 
 def read(device, subgraph, graph, options):
-    """What a device drew, in the form of `runs.read`."""
+    """Return what a device drew, in the form of `runs.read`."""
     num_nodes, num_edges, node_hops, edge_hops = subgraph.sizes()
     nodes, trees = ([empty(device, n, np.int64) for n in num_nodes] for _ in range(2))
     ends = [empty(device, (2, n), np.int64) for n in num_edges]
@@ -32,7 +32,10 @@ def read(device, subgraph, graph, options):
 
 
 def hub_graph(num_nodes=70_010, hub_degree=70_000, weighted=False):
-    """Nodes 0 .. 9 have many neighbours, node 0 more than 65,536; the others ten each."""
+    """Return a graph where nodes 0 to 9 have many neighbours, node 0 more than 65,536.
+
+    The other nodes have ten each.
+    """
     rng = np.random.default_rng(5)
     degrees = np.full(num_nodes, 10)
     degrees[:10] = rng.integers(40, 3000, 10)

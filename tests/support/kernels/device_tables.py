@@ -1,4 +1,4 @@
-"""Tables that devices gather from, in every mode."""
+"""Tables of attributes from which devices gather, in every mode."""
 
 import numpy as np
 
@@ -14,19 +14,19 @@ SHARE = 0.3
 
 
 def group_of(device, size=1):
-    """The device and `size` - 1 others that it reads."""
+    """Return the group of a device and `size` - 1 others whose memory it reads."""
     kind = "cuda" if device.is_cuda else "emulated"
     return _native.DeviceGroup([device] + [open_device(kind, 1 + i) for i in range(size - 1)])
 
 
 def hot_ids(num_rows, seed=0):
-    """The hot rows of a table that is split."""
+    """Return the ids of the hot rows of a split table."""
     rng = np.random.default_rng(seed)
     return rng.permutation(num_rows)[: int(SHARE * num_rows)].astype(np.int64)
 
 
 def open_table(device, array, mode):
-    """A table in one of `MODES`."""
+    """Return a table on a device, in one of `MODES`."""
     where, *options = mode.split()
     sorts = {"sorts_from": 1} if "sorted" in options else {}
     sizes = [int(option) for option in options if option != "sorted"]
@@ -38,7 +38,7 @@ def open_table(device, array, mode):
 
 
 def gathered(device, table, rows, shape, dtype):
-    """What a table gives for rows."""
+    """Return the rows that a table gathers."""
     out = empty(device, shape, dtype)
     table.gather(put(device, rows), out)
     return get(out)

@@ -1,4 +1,4 @@
-"""Batches drawn by the kernels in the three ways that the sampling engine does: the same batch."""
+"""Batches drawn by the kernels in the sampling engine's three ways, which must be equal."""
 
 import itertools
 
@@ -10,7 +10,7 @@ from support.reference.sampler import Batch
 
 
 def begin(subgraph, seeds, options):
-    """Puts seeds and exclusions in place."""
+    """Add seeds and exclusions to a subgraph."""
     subgraph.begin()
     for node_type, *arrays in seeds:
         ids, times = (None if a is None else np.array(a, np.int64) for a in arrays)
@@ -25,7 +25,7 @@ def pair_arrays(pairs):
 
 
 def complete(subgraph, csrs, options):
-    """Turns the drawn edges into what is asked for, all rows at hand."""
+    """Add reverses or all edges to the drawn ones, as options say. All rows are local."""
     if options.induced:
         subgraph.induce(csrs)
     if options.reversals:
@@ -33,7 +33,7 @@ def complete(subgraph, csrs, options):
 
 
 def at_once(subgraph, csrs, seeds, options):
-    """One call for all hops."""
+    """Draw a batch by one call for all hops."""
     begin(subgraph, seeds, options)
     hop_calls.sample(
         subgraph,
@@ -50,14 +50,14 @@ def at_once(subgraph, csrs, seeds, options):
 
 
 def hop_arguments(options, hop, relation, csr):
-    """Fan-out, replace, key, weighted and last of one hop over one edge type."""
+    """Return fan-out, replace, key, weighted and last of one hop over one edge type."""
     key = options.key(hop, relation, options.sources[relation] if options.sources else 0)
     last = options.last and csr.has_times
     return options.fanouts[relation][hop], options.replace, key, options.weighted[relation], last
 
 
 def by_hops(subgraph, csrs, seeds, options):
-    """A call for each hop over each edge type."""
+    """Draw a batch by one call for each hop and edge type."""
     begin(subgraph, seeds, options)
     for hop in range(len(options.fanouts[0]) if options.fanouts else 0):
         for relation, csr in enumerate(csrs):
@@ -68,11 +68,11 @@ def by_hops(subgraph, csrs, seeds, options):
 
 
 class Owners:
-    """Rows split among owners, each of which answers for its own.
+    """Rows divided among owners, each of which draws for its own.
 
     Args:
         graph: the graph.
-        cuts: where each node type is cut.
+        cuts: positions at which each node type is divided.
     """
 
     def __init__(self, graph, cuts):
@@ -122,7 +122,7 @@ class Owners:
             subgraph.merge_induced(relation, *self._ask(relation, rows, options, induce))
 
     def _ask(self, relation, rows, options, answer):
-        """The owner of each row, and each owner's answer for its rows."""
+        """Return the owner of each row, and each owner's result for its rows."""
         bounds = self.bounds[self.pairs[relation][1]]
         ids, trees, times = rows
         owners, _, places, offsets = _native.split_by_owner(ids, bounds)
@@ -144,7 +144,7 @@ class Owners:
 
 
 def read(subgraph, graph, options):
-    """What was drawn, as the oracle has it."""
+    """Return a drawn batch in the form of the reference."""
     nodes, trees, edges = [], [], []
     for t in range(len(graph.counts)):
         node, tree = np.empty((2, subgraph.num_nodes(t)), np.int64)

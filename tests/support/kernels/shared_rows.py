@@ -1,4 +1,4 @@
-"""Many rows that share one stretch of edges: thousands of draws from one row in a call."""
+"""Many rows that share one range of edges: thousands of draws from one row per call."""
 
 import numpy as np
 
@@ -7,10 +7,10 @@ from support.kernels import hop_calls
 
 
 def shared_rows(trials, degree, weights=None, times=None, first=0):
-    """A graph and ids of `trials` rows with the same neighbours 0 .. degree - 1.
+    """Return a graph, and ids of `trials` rows with the same neighbours 0 to degree - 1.
 
-    Every other row pointer is 0; the rows between them, which run backwards, are never asked for.
-    `row_ids` makes the original ids of the others first, first + 1, ...
+    Every other row pointer is 0. The rows between, whose pointers descend, are never drawn.
+    `row_ids` gives the other rows the original ids first, first + 1, ...
     """
     indptr = np.zeros(2 * trials, np.int64)
     indptr[1::2] = degree
@@ -30,7 +30,7 @@ def shared_rows(trials, degree, weights=None, times=None, first=0):
 
 
 def draw(graph, ids, count, replace, key, excluded=(), **options):
-    """[rows, picks] neighbours; `excluded` are neighbours that no row draws.
+    """Draw [rows, picks] neighbours. `excluded` are neighbours that no row draws.
 
     Options are those of `sample_rows`: weighted, last, trees, times (of all rows, if a number).
     """

@@ -11,13 +11,16 @@ ONE = 1 << 32
 
 
 def rows_of(indptr, indices):
-    """{node: [(neighbour, edge), ...]}."""
+    """Return {node: [(neighbour, edge), ...]} of compressed rows."""
     ends = itertools.pairwise(indptr.tolist())
     return {v: [(int(indices[e]), e) for e in range(a, b)] for v, (a, b) in enumerate(ends)}
 
 
 def star(repeats):
-    """Two hubs, 0 and 1, joined to each other and to nodes 2 to 200; these also to the next one."""
+    """Return a graph of two joined hubs, 0 and 1, with edges to nodes 2 to 200.
+
+    Each of these nodes is also joined to the next one.
+    """
     pairs = [(hub, v) for hub in (0, 1) for v in range(2, 201)] + [(0, 1)]
     pairs += [(v, v + 1) for v in range(2, 200)]
     both = np.array(pairs + [(b, a) for a, b in pairs] + pairs[: 3 * repeats])
@@ -27,13 +30,13 @@ def star(repeats):
 
 
 def chances_of(p, q):
-    """Chances to accept the previous node, a neighbour of it and any other, of 2^32."""
+    """Return the chances, times 2^32, to accept the previous node, its neighbours and others."""
     weights = 1 / p, 1, 1 / q
     return tuple(max(1, round(w / max(weights) * ONE)) for w in weights)
 
 
 def walked(graph, starts, length, chances=(ONE, ONE, ONE), stops=None, walk=None, **options):
-    """Nodes and edges of walks over one edge type; `walk`: a device's method, or the CPU's."""
+    """Return nodes and edges of walks over one edge type, by a device (`walk`) or the CPU."""
     walk = walk or _native.random_walks
     starts = np.asarray(starts, np.int64)
     nodes = np.empty((len(starts), length + 1), np.int64)

@@ -1,4 +1,4 @@
-"""Random graphs with times and weights, and loaders with any options that they allow."""
+"""Random graphs with times and weights, and loaders with random valid options."""
 
 from hypothesis import strategies as st
 
@@ -17,7 +17,7 @@ FANOUTS = st.sampled_from([-1, -1, 0, 1, 1, 2, 3, 5])
 
 @st.composite
 def graphs(draw):
-    """(data, names of times and weights or None): homogeneous or up to three and six types."""
+    """Draw (data, names of times and weights or None): homogeneous, or up to 3 and 6 types."""
     seed = draw(st.integers(0, 2**31))
     level = draw(st.sampled_from([None, "node", "edge"]))
     floats, weights = draw(st.booleans()), draw(st.booleans())
@@ -42,7 +42,7 @@ def graphs(draw):
 
 @st.composite
 def cases(draw):
-    """(data, fan-outs, seeds, their times or None, options of a loader)."""
+    """Draw (data, fan-outs, seeds, their times or None, options of a loader)."""
     data, time_attr, weight_attr = draw(graphs())
     hops = draw(st.integers(0, 3))
     hop_list = st.lists(FANOUTS, min_size=hops, max_size=hops)

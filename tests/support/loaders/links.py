@@ -1,4 +1,4 @@
-"""What tests of link loaders share: kinds of negatives, a heterogeneous graph, a batch's ends."""
+"""Kinds of negatives, a heterogeneous graph, and a batch's ends, for tests of link loaders."""
 
 import torch
 from torch_geometric.data import HeteroData
@@ -20,7 +20,7 @@ def edge_set(edge_index):
 
 
 def make_shop():
-    """Users, items without features, purchases in both directions, and users who know users."""
+    """Return a graph of users, items without features, purchases both ways, and acquaintances."""
     generator = torch.Generator().manual_seed(0)
 
     def ends(*sizes, count):
@@ -37,7 +37,7 @@ def make_shop():
 
 
 def ends_of(batch, link_type=None):
-    """[2, n] ids of positive pairs, [2, m] of negative ones, whatever the kind of negatives."""
+    """Return [2, n] ids of positive pairs and [2, m] of negative ones, for any negatives."""
     src = batch if link_type is None else batch[link_type[0]]
     dst = batch if link_type is None else batch[link_type[2]]
     links = batch if link_type is None else batch[link_type]
@@ -53,7 +53,7 @@ def ends_of(batch, link_type=None):
 
 
 def are_same(a, b):
-    """Whether two batches, as dictionaries, are equal in every attribute."""
+    """Return True if two batches, as dictionaries, are equal in every attribute."""
     if isinstance(a, dict):
         return a.keys() == b.keys() and all(are_same(a[key], b[key]) for key in a)
     if isinstance(a, torch.Tensor):

@@ -14,7 +14,7 @@ COUNTS = {
 
 
 class _Values:
-    """Times and weights of few distinct values."""
+    """Random times and weights with few distinct values."""
 
     def __init__(self, seed, floats):
         self.generator = torch.Generator().manual_seed(seed)
@@ -36,15 +36,15 @@ class _Values:
 
 
 def homogeneous(size=40, count=240, times=None, floats=False, weights=False, seed=0):
-    """A Data; the last tenth of its nodes has no edges.
+    """Return a random `Data`, the last tenth of whose nodes has no edges.
 
     Args:
         size: number of nodes.
         count: number of edges.
         times: 'node' ('time') or 'edge' ('edge_time').
-        floats: times are such.
+        floats: times are floating-point numbers.
         weights: edges have 'edge_weight'.
-        seed: of the generator.
+        seed: seed of the generator.
     """
     values = _Values(seed, floats)
     top = size - size // 10
@@ -62,15 +62,15 @@ def homogeneous(size=40, count=240, times=None, floats=False, weights=False, see
 
 
 def heterogeneous(sizes=None, counts=None, times=None, floats=False, weights=False, seed=0):
-    """A HeteroData; 'c' has no features.
+    """Return a random `HeteroData`, whose type 'c' has no features.
 
     Args:
         sizes: {node type: number of nodes}.
         counts: {edge type: number of edges}.
-        times: 'node' or 'edge': of all types; or the types that have them.
-        floats: times are such.
-        weights: True: of all types; or the types that have them.
-        seed: of the generator.
+        times: 'node' or 'edge' for all types, or the types that have times.
+        floats: times are floating-point numbers.
+        weights: True for all types, or the types that have weights.
+        seed: seed of the generator.
     """
     values, data = _Values(seed, floats), HeteroData()
     sizes, counts = SIZES if sizes is None else sizes, COUNTS if counts is None else counts

@@ -1,10 +1,10 @@
-"""A user's store, on PyG's example."""
+"""A user's feature store, made of PyG's example."""
 
 from torch_geometric.testing import MyFeatureStore
 
 
 class RowStore(MyFeatureStore):
-    """PyG's example store, indexed by row and asked for all attributes of a batch at once."""
+    """PyG's example store, indexed by row. One call requests all attributes of a batch."""
 
     def __init__(self, as_numpy=False):
         super().__init__()

@@ -1,9 +1,9 @@
-"""Digests of batches of every mode, method and kind of folder, as they were recorded.
+"""Recorded digests of batches of every mode, method and kind of folder.
 
-A change that is to leave batches as they are leaves `batches.txt` as it is. `cases` makes the
-batches; `python -m pytest tests/distributed/test_recorded.py --write-recorded` writes the file
-anew. A line has the digest of all arrays of a case's batches, their numbers of nodes and edges,
-and the case's name, which begins with its mode.
+A change that must not change batches leaves `batches.txt` as it is. `cases` makes the batches.
+`python -m pytest tests/distributed/test_recorded.py --write-recorded` writes the file anew. A line
+has the digest of all arrays of a case's batches, their numbers of nodes and edges, and the case's
+name, which begins with its mode.
 """
 
 import hashlib
@@ -17,10 +17,10 @@ _LINE = re.compile(r"(\w{16} +\d+ +\d+)  (([\w-]+): .*)\n")
 
 
 def summary(batches):
-    """Digest of batches, and their numbers of nodes and edges.
+    """Return a digest of batches, and their numbers of nodes and edges.
 
     The digest is of names, dtypes, shapes and bytes of all arrays. `num_nodes` is left out, which
-    in-memory loaders keep where the whole graph has it; the ids of the nodes are in it.
+    in-memory loaders keep where the whole graph has it. The ids of the nodes are in it.
     """
     found, sizes = hashlib.sha256(), {"n_id": 0, "e_id": 0}
     for batch in batches:
@@ -34,7 +34,7 @@ def summary(batches):
 
 
 def _leaves(path, value):
-    """(path, value) of whatever is no collection, in the order of names."""
+    """Yield (path, value) of each value that is no collection, in the order of names."""
     if isinstance(value, dict):
         for name in sorted(value, key=str):
             if name != "num_nodes":
@@ -56,12 +56,12 @@ def _bytes(value):
 
 
 def read(mode):
-    """{name: summary} of a mode's cases."""
+    """Return {name: summary} of the recorded cases of a mode."""
     return {name: m[1] for name, m in _lines().items() if m[3] == mode}
 
 
 def write(mode, summaries):
-    """Replaces those of a mode."""
+    """Replace the recorded cases of a mode."""
     kept = {name: m[1] for name, m in _lines().items() if m[3] != mode}
     lines = sorted((kept | summaries).items())
     _FILE.write_text("".join(f"{summary}  {name}\n" for name, summary in lines))

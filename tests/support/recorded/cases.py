@@ -1,6 +1,6 @@
 """Cases whose batches are recorded: loaders of each mode, by name.
 
-A mode is a function of a folder's maker that yields (name, loader). Loaders are made and used one
+A mode is a function from a maker of folders to (name, loader) pairs. Loaders are made and used one
 after the other. Only names that users have are imported from khop.
 """
 
@@ -95,7 +95,7 @@ def _combined(*parts):
 
 
 def _options():
-    """(name, draws, options) of all that goes with each other."""
+    """Yield (name, draws, options) of all valid combinations of options."""
     kinds = ("directional", "bidirectional", "induced")
     for draws, kind, replace, disjoint in itertools.product(
         DRAWS, kinds, (False, True), (False, True)
@@ -109,7 +109,7 @@ def _options():
 
 
 def _link_options(negatives=NEGATIVES):
-    """(name, draws, options) of loaders of links."""
+    """Yield (name, draws, options) of loaders of links."""
     for draws, sign, excluded in itertools.product(DRAWS, negatives, (False, "self", "reverse")):
         options = dict(DRAWS[draws])
         if "times" in draws:
@@ -123,18 +123,18 @@ def _link_options(negatives=NEGATIVES):
 
 
 def _half(pairs, start=0):
-    """Every other one, for modes that share code with one that has them all."""
+    """Return every other case, for modes that share code with one that has all cases."""
     return itertools.islice(pairs, start, None, 2)
 
 
 def _bare():
-    """The homogeneous graph without weights of its own, whose name methods use."""
+    """Return the homogeneous graph without weights: methods add an attribute of that name."""
     full = twins.homogeneous()
     return Data(edge_index=full.edge_index, num_nodes=150, x=full.x, edge_attr=full.edge_attr)
 
 
 def _links(data, edge_type=None):
-    """Edges of a graph, to predict."""
+    """Return some edges of a graph as links to predict."""
     return (data if edge_type is None else data[edge_type]).edge_index[:, : len(SEEDS)]
 
 
@@ -142,7 +142,7 @@ def _links(data, edge_type=None):
 
 
 def memory(_folder_of):
-    """In the trainer's thread."""
+    """Yield loaders in memory whose batches are made in the trainer's thread."""
     yield from _methods_in_memory()
     yield from _options_in_memory()
     yield from _other_loaders()
@@ -217,7 +217,7 @@ def _other_loaders():
 
 
 def threads(_folder_of):
-    """In memory, by threads."""
+    """Yield loaders in memory whose batches threads make."""
     yield from _methods_in_memory(num_workers=2)
     for name, _, options in _half(_options()):
         data = twins.homogeneous()
@@ -226,7 +226,7 @@ def threads(_folder_of):
 
 
 def processes(_folder_of):
-    """In memory, by worker processes of torch."""
+    """Yield loaders in memory whose batches torch's worker processes make."""
     ways = {"num_workers": 1, "worker_type": "process", **COMMON}
     typed = twins.heterogeneous()
     for name in ("labor, weighted", "own program"):
@@ -239,7 +239,7 @@ def processes(_folder_of):
 
 
 def collocated(folder_of):
-    """By the trainer, over one, two and three parts."""
+    """Yield loaders over one, two and three parts that sample in the trainer."""
     made = [*_methods_over_parts(), *_options_over_parts(), *_links_over_parts()]
     by_folder = itertools.groupby(sorted(made, key=lambda case: case[0]), lambda case: case[0])
     for folder, loaders in by_folder:
@@ -251,7 +251,7 @@ def collocated(folder_of):
 
 
 def _methods_over_parts():
-    """(arguments of `folder_of`, name, what makes the loader of a dataset)."""
+    """Yield (arguments of `folder_of`, name, function from dataset to loader) for each method."""
     for num_parts, (name, (method, _)) in itertools.product((1, 2), METHODS.items()):
         make = partial(DistNeighborLoader, num_neighbors=method, input_nodes=SEEDS, **COMMON)
         yield ("homogeneous", num_parts, "labor"), f"nodes, {name}", make
@@ -305,7 +305,7 @@ def _other_loaders_over_parts(folder_of):
 
 
 def folders(_folder_of):
-    """By the trainer, over folders in other orders, with copies of rows, and of old versions."""
+    """Yield loaders over folders in other orders, with copies of rows, and of old versions."""
     with tempfile.TemporaryDirectory(dir=twins.FAST) as base:
         roots = {}
         for order in ("degree", "hotness", "cluster"):
@@ -333,17 +333,17 @@ def folders(_folder_of):
 
 
 def unpack(version, root):
-    """Writes the folder of an old version that is kept beside this module.
+    """Write the folder of an old format version, which is stored beside this module, to `root`.
 
-    Both are of `twins.homogeneous`, in two parts, with weights and ids of neighbours; that of
-    version 2 is in the order of degrees, with copies of rows.
+    Both versions are of `twins.homogeneous`, in two parts, with weights and ids of neighbours.
+    Version 2 is in the order of degrees, with copies of rows.
     """
     with zipfile.ZipFile(Path(__file__).with_name(f"version-{version}.zip")) as archive:
         archive.extractall(root)
 
 
 def _few_over_parts(dataset, where, **ways):
-    """Loaders of nodes and links, in few lines."""
+    """Yield some loaders of nodes and links with the options `ways`, named after `where`."""
     weighted = {"weight_attr": "edge_weight"}
     cases = {
         "uniform": ([3, 2], {}),
@@ -362,7 +362,7 @@ def _few_over_parts(dataset, where, **ways):
 
 
 def samplers(folder_of):
-    """By sampler processes, over two parts."""
+    """Yield loaders over two and three parts whose batches sampler processes make."""
     with twins.open_dataset(folder_of("homogeneous", 2, "labor"), 2) as dataset:
         yield from _few_over_parts(dataset, "two", worker_options=twins.workers(2))
     with twins.open_dataset(folder_of("heterogeneous", 3, "labor_time"), 3) as dataset:
@@ -371,7 +371,7 @@ def samplers(folder_of):
 
 
 def graph_servers(folder_of):
-    """By two graph servers, for a client."""
+    """Yield loaders of a client whose batches two graph servers make."""
     with contextlib.ExitStack() as stack:
         root = folder_of("homogeneous", 2, "labor")
         stack.enter_context(stack.enter_context(servers.cluster(root, [[0], [1]], 1)).client())

@@ -1,4 +1,4 @@
-"""Streaming assignment in plain Python: one node after the other, as the kernel's contract says."""
+"""Streaming assignment of nodes to parts in plain Python, as the kernel's contract describes it."""
 
 from fractions import Fraction
 from math import floor, sqrt
@@ -7,7 +7,7 @@ ONE = 1 << 20
 
 
 def rows_of(src, dst, num_nodes):
-    """Returns {neighbour: number of edges} of each node, in both directions, without loops."""
+    """Return {neighbour: number of edges} of each node, in both directions, without loops."""
     rows = [{} for _ in range(num_nodes)]
     for u, v in zip(src, dst, strict=True):
         if u != v:
@@ -26,7 +26,7 @@ def _excess(weights, loads, capacities, part):
 
 
 def assign_pass(rows, order, weights, capacities, labels, score):
-    """One pass; changes `labels` in place, and returns the loads."""
+    """Run one pass, which changes `labels` in place. Return the loads of the parts."""
     num_nodes, num_parts, kinds = len(rows), len(capacities[0]), range(len(weights))
     loads = [
         [sum(w[v] for v in range(num_nodes) if labels[v] == p) for p in range(num_parts)]
@@ -73,7 +73,7 @@ def assign_pass(rows, order, weights, capacities, labels, score):
 
 
 def cluster_pass(rows, order, weights, limit, labels):
-    """One pass of size-constrained label propagation; changes `labels` in place."""
+    """Run one pass of size-constrained label propagation, which changes `labels` in place."""
     for v in order:
         loads = {}
         for u, label in enumerate(labels):

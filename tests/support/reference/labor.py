@@ -16,9 +16,9 @@ NORMAL = NormalDist()
 
 
 class Relation(NamedTuple):
-    """An edge type: node types of neighbours and of rows, [(neighbour, edge)] of each row.
+    """An edge type: node types of neighbours and rows, and [(neighbour, edge)] of each row.
 
-    By edge: weights, and times from which it can be seen.
+    Weights and times (from which edges can be seen) are by edge.
     """
 
     source: int
@@ -29,7 +29,7 @@ class Relation(NamedTuple):
 
 
 class Method(NamedTuple):
-    """Options, as `Labor` names them."""
+    """Options of LABOR, named as in `Labor`."""
 
     importance: int = 0
     layer_dependency: bool = True
@@ -41,7 +41,7 @@ class Method(NamedTuple):
 
 
 class Row(NamedTuple):
-    """A row: its neighbours, its fan-out, weights of its edges, shares of their sum (or None)."""
+    """A row: its neighbours, fan-out, edge weights, and fractions of their sum (or None)."""
 
     nodes: list
     fanout: int
@@ -50,12 +50,12 @@ class Row(NamedTuple):
 
     @property
     def count(self):
-        """How many neighbours are taken without replacement."""
+        """Number of neighbours that the row takes without replacement."""
         return len(self.nodes) if self.fanout < 0 else min(self.fanout, len(self.nodes))
 
 
 def added(values):
-    """The sum, added one after the other."""
+    """Return the sum of values, added one after the other."""
     total = 0.0
     for value in values:
         total += value
@@ -63,7 +63,7 @@ def added(values):
 
 
 def scale(row, masses):
-    """c_s: the least c with sum_t 1 / min(1, c pi_t) = d^2 / k, or the same of weights."""
+    """Return c_s: the least c with sum_t 1 / min(1, c pi_t) = d^2 / k. By weights: the same."""
     if row.count == len(row.nodes):
         least = row.fanout / (1 if row.shares is not None else max(len(row.nodes), 1))
         return max((least, 0.0, *(1 / pi for pi in masses)))
@@ -84,7 +84,10 @@ def scale(row, masses):
 
 
 def masses_of(rows, iterations):
-    """pi_t of each row's entries, after some iterations, or until a sum falls by 1 in 10,000."""
+    """Return pi_t of each row's entries, after some iterations or until convergence.
+
+    It converges when a sum falls by less than 1 in 10,000.
+    """
     first = [row.shares or [1.0] * len(row.nodes) for row in rows]
     weighted = any(row.shares is not None for row in rows)
     if iterations == 0:
@@ -108,7 +111,10 @@ def masses_of(rows, iterations):
 
 
 def smallest(row, numbers, masses):
-    """[(position, chance given the other nodes)] of the `count` least r_t / pi_t, in order."""
+    """Return [(position, chance)] of the `count` least r_t / pi_t, in order of positions.
+
+    A chance is conditional on the other nodes' numbers.
+    """
     arrivals = [
         (numbers(t, 0) / pi, i, t) for i, (t, pi) in enumerate(zip(row.nodes, masses, strict=True))
     ]
@@ -118,7 +124,7 @@ def smallest(row, numbers, masses):
 
 
 def repeated(row, numbers, masses):
-    """The same with replacement: k sorted numbers of each neighbour, chances by k."""
+    """Return the same as `smallest`, with replacement: each neighbour has k sorted numbers."""
     k, arrivals = row.fanout, []
     if k < 0:
         return [(i, 1.0) for i in range(len(row.nodes))]
@@ -132,7 +138,7 @@ def repeated(row, numbers, masses):
 
 
 def raced(arrivals, row, count, masses, even):
-    """The first `count` of (time, position, group), in order of positions, then of time."""
+    """Return [(position, chance)] of the first `count` arrivals (time, position, group)."""
     arrivals, taken = sorted(arrivals, key=lambda a: a[:2]), []
     for place, (_, i, group) in enumerate(arrivals[:count]):
         others = [time for time, _, other in arrivals if other != group]
@@ -145,7 +151,7 @@ def raced(arrivals, row, count, masses, even):
 
 
 def poisson(row, numbers, masses, importance):
-    """Positions with r_t < c_s pi_t, and their chances."""
+    """Return the positions with r_t < c_s pi_t, and their chances."""
     c = scale(row, masses)
     if row.shares is not None and importance == 0:
         c = row.count
@@ -158,7 +164,7 @@ def poisson(row, numbers, masses, importance):
 
 
 def norms_of(taken, row, edge_norm):
-    """Weights of a row's edges."""
+    """Return the `edge_norm` weights of the edges that a row takes."""
     if edge_norm != "hajek":
         return [row.weights[i] * (1 / p) for i, p in taken]
     ht = [(1.0 if row.shares is None else row.shares[i]) * (1 / p) for i, p in taken]
@@ -166,7 +172,10 @@ def norms_of(taken, row, edge_norm):
 
 
 def variate(method, run_key, batch, hop, node_type, node, index=0):
-    """The index-th number of a node; with batch_dependency above 1 within 1e-13 or so."""
+    """Return the index-th random number of a node.
+
+    With batch_dependency above 1, it is exact within about 1e-13.
+    """
     step, period = 0 if method.layer_dependency else hop, method.batch_dependency
 
     def word(of_batch):
@@ -189,7 +198,7 @@ def variate(method, run_key, batch, hop, node_type, node, index=0):
 
 
 def row_of(relation, fanout, node, time, weighted):
-    """A node's row, and the ids of its edges."""
+    """Return a node's row at a time, and the ids of its edges."""
     entries = relation.rows.get(node[1], [])
     weights = relation.weights
     if time is not None and relation.times is not None:
@@ -204,17 +213,17 @@ def row_of(relation, fanout, node, time, weighted):
 
 
 def draw(relations, fanouts, seeds, method, run_key, batch, disjoint=False, times=None):
-    """Returns [(tree, node)] of each type, and [(neighbour, row, edge, weight)] of each relation.
+    """Return [(tree, node)] of each type, and [(neighbour, row, edge, weight)] of each relation.
 
     Args:
-        relations: edge types; by weight if any has weights.
-        fanouts: of each hop, of each.
-        seeds: of each node type.
+        relations: edge types. Draws are by weight if any has weights.
+        fanouts: fan-out of each hop, for each edge type.
+        seeds: seeds of each node type.
         method: options.
-        run_key: of the epoch.
-        batch: its index.
+        run_key: key of the epoch.
+        batch: index of the batch.
         disjoint: each seed has a tree of its own.
-        times: of the seeds, which must be disjoint.
+        times: times of the seeds, which must be disjoint.
     """
     weighted = any(relation.weights is not None for relation in relations)
     nodes, trees = [], itertools.count()

@@ -1,6 +1,6 @@
-"""Brute-force references, written from the contracts in the kernels' headers and from PyG's docs.
+"""Brute-force references, written from the contracts in the kernels' headers and PyG's docs.
 
-Nothing here uses khop: what khop computes is compared with these few lines of plain Python.
+Nothing here uses khop: its results are compared with these few lines of plain Python.
 """
 
 import numpy as np
@@ -9,7 +9,7 @@ _M32, _M64 = 2**32 - 1, 2**64 - 1
 
 
 def philox(key, c0, c1, c2, c3):
-    """Philox4x32-10 (Salmon et al., SC 2011)."""
+    """Return the random words of Philox4x32-10 (Salmon et al., SC 2011)."""
     k0, k1 = key & _M32, key >> 32
     for _ in range(10):
         a, b = 0xD2511F53 * c0, 0xCD9E8D57 * c2
@@ -24,22 +24,22 @@ def _key(key, low, high, c2, c3):
 
 
 def run_key(seed, epoch, stream):
-    """Key of one epoch of one trainer."""
+    """Return the key of one epoch of one trainer."""
     return _key(seed, epoch & _M32, epoch >> 32, stream & _M32, stream >> 32)
 
 
 def step_key(run, batch, hop, edge_type):
-    """Key of one hop over one edge type in one batch."""
+    """Return the key of one hop over one edge type in one batch."""
     return _key(run, batch & _M32, batch >> 32, hop, edge_type)
 
 
 def labor_key(run, batch, node_type, hop):
-    """Key of the numbers of a type's nodes in a hop, LABOR's."""
+    """Return the key of LABOR's random numbers of a type's nodes in a hop."""
     return step_key(step_key(run, batch, 0xFFFFFFFD, node_type), 0, hop, 0)
 
 
 def words(key, node, tree=0):
-    """The 32-bit words that a node draws in one step."""
+    """Yield the 32-bit random words that a node draws in one step."""
     node, block = node & _M64, 0
     while True:
         yield from philox(key, node & _M32, node >> 32, block, tree)
@@ -47,7 +47,10 @@ def words(key, node, tree=0):
 
 
 def draws(key, node, degree, tree=0):
-    """Numbers below each bound sent: of 32-bit words, or 64-bit ones beyond 2^16 neighbours."""
+    """Generate numbers below each bound sent: of 32-bit words, or of 64-bit words.
+
+    Rows of more than 2^16 neighbours use 64-bit words.
+    """
     stream = words(key, node, tree)
     while True:
         bound = yield
@@ -59,7 +62,7 @@ def draws(key, node, degree, tree=0):
 
 
 def picks(key, node, degree, fanout, replace, tree=0):
-    """Positions that a node's row contributes, in order (Floyd's algorithm)."""
+    """Return the positions that a node's row contributes, in order (Floyd's algorithm)."""
     if degree == 0 or fanout == 0:
         return []
     if fanout < 0 or (not replace and fanout >= degree):
@@ -80,7 +83,7 @@ def picks(key, node, degree, fanout, replace, tree=0):
 
 
 def csr(keys, neighbors, num_rows):
-    """Compressed rows by NumPy's stable sort: indptr, indices, position of each entry."""
+    """Return compressed rows (indptr, indices, position of each entry) by NumPy's stable sort."""
     keys, neighbors = np.asarray(keys), np.asarray(neighbors)
     order = np.argsort(keys, kind="stable")
     indptr = np.concatenate([[0], np.cumsum(np.bincount(keys, minlength=num_rows))])
@@ -88,10 +91,10 @@ def csr(keys, neighbors, num_rows):
 
 
 def full_neighborhood(edge_index, seeds, num_hops):
-    """What -1 in every hop must give: node ids, (source, destination, edge id) triples, a hop each.
+    """Return node ids, and (source, destination, edge id) triples of each hop, for fan-outs -1.
 
-    Walks PyG's contract: hop by hop, each node of the frontier in order takes its in-edges in the
-    order of the edge list; a node found anew joins the next frontier.
+    Follows PyG's contract: hop by hop, each node of the frontier in order takes its in-edges in the
+    order of the edge list. A new node joins the next frontier.
     """
     src, dst = (list(map(int, side)) for side in edge_index)
     into = {}

@@ -8,19 +8,19 @@ PROGRAM_HOP, STEP, ACCEPT, STOP, TRIALS = 0xFFFFFFFC, 16, 17, 18, 16
 
 
 def key_of(run_key, purpose, step=0, index=0, batch=0):
-    """The key of a program's numbers."""
+    """Return the key of the random numbers for a purpose of a program."""
     place = oracle.step_key(run_key, batch, PROGRAM_HOP, purpose)
     return oracle.step_key(place, 0, step, index)
 
 
 def word_of(key, number):
-    """The 64-bit word of a walk or node."""
+    """Return the 64-bit random word of a walk or node."""
     low, high = itertools.islice(oracle.words(key, number), 2)
     return low | high << 32
 
 
 def rows_of(edge_index):
-    """{source: [(destination, edge), ...]} in the order of edges."""
+    """Return {source: [(destination, edge), ...]} in the order of edges."""
     rows = {}
     for edge, (src, dst) in enumerate(edge_index.T.tolist()):
         rows.setdefault(src, []).append((dst, edge))
@@ -28,7 +28,10 @@ def rows_of(edge_index):
 
 
 def walk(relations, start, index, run_key, p=1, q=1, stops=None, batch=0, first_step=0):
-    """Nodes and edges of one walk; `relations` has the rows of each step, `stops` 2^32 * chance."""
+    """Return nodes and edges of one walk.
+
+    `relations` has the rows of each step, `stops` the chance of an end before each, times 2^32.
+    """
     weights = 1 / p, 1, 1 / q
     back, near, far = (max(1, round(w / max(weights) * 2**32)) for w in weights)
     nodes, edges = [start], []

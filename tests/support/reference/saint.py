@@ -10,12 +10,12 @@ WALK, ROOTS, EDGES = 16, 17, 18
 
 
 def key_of(place, purpose, step=0):
-    """Key of a step of the batch that `place`, (run key, batch), names."""
+    """Return the key of a step of the batch `place`, (run key, batch)."""
     return oracle.step_key(oracle.step_key(*place, PROGRAM_HOP, purpose), 0, step, 0)
 
 
 def rows_of(neighbors, of, num_nodes):
-    """The neighbours of each node, in the order of the edge list."""
+    """Return the neighbours of each node, in the order of the edge list."""
     rows = [[] for _ in range(num_nodes)]
     for node, neighbor in zip(of.tolist(), neighbors.tolist(), strict=True):
         rows[node].append(neighbor)
@@ -23,7 +23,7 @@ def rows_of(neighbors, of, num_nodes):
 
 
 def below(key, bound, count):
-    """Numbers below a bound: of node 0's 64-bit words."""
+    """Return random numbers below a bound, from the 64-bit words of node 0."""
     stream, found = oracle.words(key, 0), []
     for _ in range(count):
         low, high = next(stream), next(stream)
@@ -32,7 +32,7 @@ def below(key, bound, count):
 
 
 def walked(rows, roots, length, place):
-    """Nodes of walks, step by step; a walk without a neighbour stays."""
+    """Return the nodes of walks, step by step. A walk without a neighbour stays."""
     nodes = [list(roots)]
     for step in range(length):
         key = key_of(place, WALK, step)
@@ -46,20 +46,20 @@ def walked(rows, roots, length, place):
 
 
 def walks_of(rows, count, length, place):
-    """The nodes of a batch of walks from uniform roots, ascending."""
+    """Return the nodes of a batch of walks from uniform roots, ascending."""
     roots = below(key_of(place, ROOTS), len(rows), count)
     return sorted(set(walked(rows, roots, length, place)))
 
 
 def sources_of(rows, count, place):
-    """The nodes of a batch of sources of uniform edges, ascending."""
+    """Return the nodes of a batch: the sources of uniform edges, ascending."""
     sources = [v for v, row in enumerate(rows) for _ in row]
     drawn = below(key_of(place, EDGES), len(sources), count)
     return sorted({sources[e] for e in drawn})
 
 
 def norms(data, draw, coverage, seed):
-    """`node_norm` and `edge_norm`, by counting in the subgraphs that `draw(place)` names."""
+    """Return `node_norm` and `edge_norm`, from counts in subgraphs of `draw(place)`."""
     run = oracle.run_key(seed, 2**64 - 1, 0)
     nodes, edges, steps, seen = Counter(), Counter(), 0, 0
     ends = data.edge_index.T.tolist()

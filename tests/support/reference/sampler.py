@@ -1,10 +1,10 @@
-"""The k-hop sampler with all of its options, in plain Python: for kernels and for loaders.
+"""Reference of the k-hop sampler with all options, in plain Python, for kernels and loaders.
 
-A brute-force reference like those of `oracle`: it follows the description of the draws word for
-word, over rows that are lists, with Python's integers, and uses nothing of khop. Which entries of a
-row may be drawn, and how many are, is `candidates`; which of them are drawn says a function that
-the sampler is given: `KeyedDraws` computes the draws of a key, `GivenDraws` takes those of a batch
-and checks that they could be drawn. `walks` compares loaders' batches with it.
+It follows the description of the draws word for word, over rows that are lists, with Python's
+integers. It uses nothing of khop. `candidates` returns which entries of a row may be drawn, and how
+many. A function decides which of them are drawn. `KeyedDraws` computes the draws of a key.
+`GivenDraws` takes those of a batch, and checks that they are possible. `walks` compares loaders'
+batches with it.
 """
 
 import itertools
@@ -18,7 +18,7 @@ from support.reference import oracle
 
 
 class Entry(NamedTuple):
-    """An entry of a row: a neighbour, its edge's number and what narrows the draws.
+    """An entry of a row: a neighbour, its edge's id, and the values that restrict the draws.
 
     `original` is the neighbour's original id.
     """
@@ -47,7 +47,7 @@ class EdgeType:
 
 
 class Seeds(NamedTuple):
-    """Seeds of one node type; with times in temporal sampling."""
+    """Seeds of one node type, with times in temporal sampling."""
 
     node_type: int
     ids: list
@@ -56,7 +56,7 @@ class Seeds(NamedTuple):
 
 @dataclass
 class Options:
-    """What a batch is drawn with; `fanouts` and `weighted` an edge type each."""
+    """Options of a batch. `fanouts` and `weighted` have one entry per edge type."""
 
     fanouts: Sequence
     weighted: Sequence
@@ -77,27 +77,27 @@ class Options:
 
     @property
     def method(self):
-        """What the kernels call the method and its options."""
+        """The method and its options, as the kernels name them."""
         if not self.labor:
             return {}
         return {"method": "labor", "layer_dependency": self.layer_dependency}
 
     def key(self, hop, relation, source):
-        """The key of a hop over an edge type."""
+        """Return the key of a hop over an edge type."""
         if not self.labor:
             return oracle.step_key(self.run, self.batch, hop, relation)
         hop = 0 if self.layer_dependency else hop
         return oracle.labor_key(self.run, self.batch, source, hop)
 
     def records_edges(self, relation):
-        """Whether edges of a type have numbers: of those with reverses only on demand."""
+        """Return True if edges of a type have ids: with reverses, only if requested."""
         changed = {i for r, v, mirror in self.reversals for i in ((r, v) if mirror else (r,))}
         return self.with_edges and (self.keep_edges or relation not in changed)
 
 
 @dataclass
 class Batch:
-    """A drawn batch; lists by node type, and by edge type (row, col, edge) triples."""
+    """A drawn batch: nodes by node type, and (row, col, edge) triples by edge type."""
 
     nodes: list
     trees: list
@@ -107,7 +107,7 @@ class Batch:
 
 
 def integer_weights(weights):
-    """A row's weights as integers that add up to about 2^62; none that is positive becomes 0."""
+    """Return a row's weights as integers with a sum of about 2^62. Positive ones stay positive."""
     total = 0.0
     for weight in weights:
         total += float(weight)
@@ -120,7 +120,7 @@ def integer_weights(weights):
 
 
 def pick_by_weight(entries, eligible, count, replace, stream):
-    """Draws one after the other, each in proportion to what is left."""
+    """Draw entries one after the other, each in proportion to the weights that are left."""
     left, chosen = list(eligible), []
     while len(chosen) < count:
         total = sum(entries[p].weight for p in left)
@@ -139,7 +139,7 @@ def pick_by_weight(entries, eligible, count, replace, stream):
 
 
 def smallest_variates(entries, eligible, count, key, tree, weighted):
-    """The `count` entries of least r_t / w_t, exactly; r_t belongs to the neighbour."""
+    """Return the `count` entries of least r_t / w_t, exactly. r_t belongs to the neighbour."""
 
     def arrival(position):
         entry = entries[position]
@@ -150,11 +150,11 @@ def smallest_variates(entries, eligible, count, key, tree, weighted):
 
 
 class Candidates(NamedTuple):
-    """Positions of a row in one hop.
+    """Positions of a row that can be drawn in one hop.
 
     Attributes:
-        window: those that uniform draws are numbered by: all that time and exclusions leave.
-        eligible: those of them that may be drawn.
+        window: positions by which uniform draws are numbered: all that time and exclusions leave.
+        eligible: positions among these that may be drawn.
         count: number of draws. If None, all eligible ones are taken, in order.
     """
 
@@ -164,14 +164,14 @@ class Candidates(NamedTuple):
 
 
 def candidates(row, fanout, options, weighted, time=None, hidden=frozenset()):
-    """What a row may contribute to one hop.
+    """Return the positions of a row that one hop may draw, and their number.
 
     Args:
         row: a `Row`.
-        fanout: number of neighbours; -1: all.
-        options: `replace` and `last` of it are used.
+        fanout: number of neighbours. -1: all.
+        options: options, of which `replace` and `last` are used.
         weighted: entries are drawn by weight.
-        time: of the seed of the row's tree. If None, time plays no part.
+        time: time of the seed of the row's tree. If None, times play no role.
         hidden: neighbours that are excluded for the row.
 
     Returns:
@@ -194,7 +194,10 @@ def candidates(row, fanout, options, weighted, time=None, hidden=frozenset()):
 
 
 def contribution(row, fanout, options, weighted, key, tree=0, time=None, hidden=frozenset()):
-    """Positions that a row contributes to one hop under a key, in order; see `candidates`."""
+    """Return the positions that a row contributes to a hop under a key, in order.
+
+    Other arguments: see `candidates`.
+    """
     found = candidates(row, fanout, options, weighted, time, hidden)
     if found.count is None:
         return found.eligible
@@ -208,18 +211,18 @@ def contribution(row, fanout, options, weighted, key, tree=0, time=None, hidden=
 
 
 class KeyedDraws:
-    """Draws of the key of a hop over an edge type in a batch.
+    """Draws that the key of a hop over an edge type determines.
 
     Args:
-        options: how they are drawn.
-        sources: node type of the neighbours, an edge type each.
+        options: options of the draws.
+        sources: node type of the neighbours, per edge type.
     """
 
     def __init__(self, options, sources):
         self.options, self.sources = options, sources
 
     def __call__(self, hop, relation, row, tree, time, hidden, place):
-        """Positions that a row contributes, the first of which becomes edge `place` of its type."""
+        """Return the positions that a row contributes. The first is edge `place` of its type."""
         options = self.options
         key = options.key(hop, relation, self.sources[relation])
         fanout, weighted = options.fanouts[relation][hop], options.weighted[relation]
@@ -227,18 +230,18 @@ class KeyedDraws:
 
 
 class GivenDraws:
-    """Draws of a batch, which must be such as could be drawn.
+    """Draws of a batch, with a check that they are possible.
 
     Args:
-        options: how they were drawn.
-        drawn: numbers of the batch's edges, a list an edge type.
+        options: options of the draws.
+        drawn: ids of the batch's edges, one list per edge type.
     """
 
     def __init__(self, options, drawn):
         self.options, self.drawn = options, drawn
 
     def __call__(self, hop, relation, row, tree, time, hidden, place):
-        """As that of `KeyedDraws`; AssertionError if the row cannot contribute what was drawn."""
+        """Return the positions that a row contributed. AssertionError if this is not possible."""
         options = self.options
         fanout, weighted = options.fanouts[relation][hop], options.weighted[relation]
         found = candidates(row, fanout, options, weighted, time, hidden)
@@ -253,13 +256,13 @@ class GivenDraws:
 
 
 class Sampler:
-    """Draws one batch.
+    """Sampler of one batch.
 
     Args:
         num_types: number of node types.
         edge_types: the graph.
-        options: how to draw.
-        draws: `KeyedDraws` or `GivenDraws`. If None, the former.
+        options: options of the draws.
+        draws: `KeyedDraws` or `GivenDraws`. If None, `KeyedDraws`.
     """
 
     def __init__(self, num_types, edge_types, options, draws=None):
@@ -275,7 +278,7 @@ class Sampler:
         self.nodes_per_hop = [[] for _ in range(num_types)]
 
     def draw(self, seeds):
-        """Returns the `Batch`."""
+        """Return the `Batch` of these seeds."""
         trees = 0
         for node_type, ids, times in seeds:
             for i, seed in enumerate(ids):
@@ -343,7 +346,7 @@ class Sampler:
                 self.edges_per_hop[changed] = []
 
     def induced(self, r):
-        """All edges of a type among the members of the same tree, that their trees may see."""
+        """Return all edges of a type among nodes of one tree, which the tree's seed may see."""
         kind, edges = self.edge_types[r], []
         for col, (tree, node) in enumerate(self.members[kind.destination]):
             time, hidden = self._time(tree), self._hidden(r, node)
@@ -356,14 +359,14 @@ class Sampler:
 
 
 def add_reverses(drawn, reversals):
-    """Edges of all types, of which some get the reverses of others.
+    """Return the edges of all types, to some of which reverses of others are added.
 
     Args:
-        drawn: (row, col, edge) triples, a list an edge type.
-        reversals: (edge type, the type whose reverses it gets, whether that mirrors the result).
+        drawn: (row, col, edge) triples, one list per edge type.
+        reversals: (edge type, the type whose reverses it gets, True if the result is mirrored).
 
     Returns:
-        A list an edge type, as `drawn`.
+        One list per edge type, as `drawn`.
     """
     edges = list(drawn)
     for relation, reverse, mirror in reversals:
@@ -374,7 +377,7 @@ def add_reverses(drawn, reversals):
 
 
 def with_reverses(own, reverse):
-    """Edges and the reverses of others, by column and row, of equal ones the first."""
+    """Return edges and the reverses of others, by column and row. Of equal ones, the first."""
     both = own + [(col, row, edge) for row, col, edge in reverse]
     first = {}
     for row, col, edge in both:
@@ -383,13 +386,13 @@ def with_reverses(own, reverse):
 
 
 def sample(num_types, edge_types, seeds, options):
-    """The batch that seeds draw."""
+    """Return the batch that the reference draws for seeds, over `edge_types` with `options`."""
     return Sampler(num_types, edge_types, options).draw(seeds)
 
 
 @dataclass
 class Sampled:
-    """A batch of a graph of one type: node ids, endpoints' numbers, edges, counts a hop."""
+    """A batch of a graph of one type: node ids, positions of ends, edges, counts per hop."""
 
     node: list = field(default_factory=list)
     row: list = field(default_factory=list)
@@ -400,16 +403,16 @@ class Sampled:
 
 
 def sample_one_type(indptr, indices, seeds, fanouts, replace, run, batch, row_ids=None):
-    """The batch of seeds of a graph of one type, given as compressed rows; a `Sampled`.
+    """Return the batch (`Sampled`) of seeds of a graph of one type, in compressed rows.
 
     Args:
         indptr: [number of nodes + 1].
         indices: neighbours.
         seeds: ids.
-        fanouts: a hop each.
+        fanouts: fan-out of each hop.
         replace: draws are with replacement.
         run: key of the epoch.
-        batch: number of the batch.
+        batch: index of the batch.
         row_ids: original ids of the nodes. If None, their own.
     """
     rows = {}

@@ -1,4 +1,4 @@
-"""Exact chances of successive sampling, and tests of what was drawn against them."""
+"""Exact chances of successive sampling, and statistical tests of draws against them."""
 
 import itertools
 from collections import Counter
@@ -8,7 +8,7 @@ from scipy import stats
 
 
 def chances_of_sequences(weights, count):
-    """{sequence: chance}: one draw after the other, each in proportion to what is left."""
+    """Return {sequence: chance} of draws, each in proportion to the weights that are left."""
     total, chances = sum(weights), {}
     drawable = [i for i, w in enumerate(weights) if w > 0]
     for sequence in itertools.permutations(drawable, min(count, len(drawable))):
@@ -21,7 +21,7 @@ def chances_of_sequences(weights, count):
 
 
 def inclusion(chances, num_members):
-    """Chance that `num_members` given positions are all drawn, for each such set."""
+    """Return the chance that all of a set of positions are drawn, for each set of `num_members`."""
     found = {}
     for sequence, chance in chances.items():
         for members in itertools.combinations(sorted(sequence), num_members):
@@ -30,7 +30,7 @@ def inclusion(chances, num_members):
 
 
 def p_of_outcomes(outcomes, chances):
-    """Chi-square test of a list of outcomes; those with few expected are taken together."""
+    """Return p of a chi-square test of outcomes. Rare expected ones are counted together."""
     counts = Counter(outcomes)
     assert counts.keys() <= chances.keys()  # what has no chance does not come
     expected = np.array(list(chances.values())) * len(outcomes)
@@ -45,7 +45,7 @@ def p_of_outcomes(outcomes, chances):
 
 
 def ps_of_inclusion(drawn, chances, num_members):
-    """A binomial test for each set of `num_members` positions: how often all were drawn."""
+    """Return p of a binomial test for each set of positions: how often all were drawn."""
     inside = np.zeros((len(drawn), drawn.max() + 1), bool)
     np.put_along_axis(inside, drawn, True, axis=1)
     for members, chance in inclusion(chances, num_members).items():
@@ -57,7 +57,7 @@ def ps_of_inclusion(drawn, chances, num_members):
 
 
 def assert_true_hypotheses(ps):
-    """No p is hopeless, and together they are spread as those of true hypotheses."""
+    """Check that no p is tiny, and that all together are spread as for true hypotheses."""
     assert min(ps) > 1e-4 / max(1, len(ps) / 20)
     if len(ps) >= 8:
         assert stats.kstest(ps, "uniform").pvalue > 1e-3

@@ -1,4 +1,4 @@
-"""Draws of methods that choose nodes, in plain Python: `Hgt`, `RippleWalk` and `SaintNodes`."""
+"""References of methods that choose nodes: `Hgt`, `RippleWalk` and `SaintNodes`."""
 
 import math
 from fractions import Fraction
@@ -10,23 +10,23 @@ SOURCES, RACES, SHARES, RESTARTS = 18, 19, 20, 21
 
 
 def key_of(place, purpose, step=0, index=0):
-    """Key of a step of the batch that `place`, (run key, batch), names."""
+    """Return the key of a step of the batch `place`, (run key, batch)."""
     return oracle.step_key(oracle.step_key(*place, PROGRAM_HOP, purpose), 0, step, index)
 
 
 def words_of(key, node, count):
-    """The first 64-bit words of a node."""
+    """Return the first 64-bit random words of a node."""
     stream = oracle.words(key, node)
     return [next(stream) | next(stream) << 32 for _ in range(count)]
 
 
 def below(key, bound, count):
-    """Numbers below a bound: node 0's words, of which the high half comes last."""
+    """Return random numbers below a bound, from node 0's words, whose high half comes last."""
     return [word * bound >> 64 for word in words_of(key, 0, count)]
 
 
 def hgt(graph, seeds, samples, place):
-    """Nodes of each type.
+    """Return the nodes of each type that `Hgt` draws.
 
     Args:
         graph: ({node type: number of nodes}, {edge type: its rows, a list for each destination}).
@@ -58,7 +58,7 @@ def hgt(graph, seeds, samples, place):
 
 
 def ripple(rows, roots, wanted, ratio, place):
-    """Nodes of a ripple walk."""
+    """Return the nodes of a ripple walk."""
     nodes, step = list(roots), 0
     wanted = min(wanted, len(rows))
     while (left := wanted - len(set(nodes))) > 0:
@@ -75,7 +75,7 @@ def ripple(rows, roots, wanted, ratio, place):
 
 
 def sources(rows, roots, count, place):
-    """Nodes of uniform edges, after the roots."""
+    """Return the roots, and then the sources of uniform edges."""
     nodes = [v for v, row in enumerate(rows) for _ in row]
     drawn = (
         [nodes[e] for e in sorted(below(key_of(place, SOURCES), len(nodes), count))]

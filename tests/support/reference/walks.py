@@ -1,11 +1,11 @@
-"""What loaders' batches must hold: the reference sampler, over the edge lists of PyG's graphs.
+"""Expected content of loaders' batches, by the reference sampler over PyG's graphs.
 
-Nothing here uses khop. `walk` takes the arguments of a loader and returns the batch that they call
-for; where draws are left to chance it is given what was drawn, checks that it could be drawn, and
-works out everything else. `check` compares a batch of a loader with it, attribute by attribute.
+Nothing here uses khop. `walk` takes the arguments of a loader, and returns the batch that they
+should give. Where draws are random, it gets the drawn edges, checks that they are possible, and
+computes everything else. `check` compares a loader's batch with it, attribute by attribute.
 
-Tests' graphs name their attributes so that nobody has to guess what they belong to: those of edges
-begin with 'edge_', 'time' is of nodes.
+Names of attributes in tests' graphs show their owner: edge attributes begin with 'edge_', and
+'time' is of nodes.
 """
 
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ from support.reference.sampler import (
 
 
 class View:
-    """A Data or HeteroData as lists; the only types of a Data are None.
+    """A Data or HeteroData as lists. The only types of a Data are None.
 
     Args:
         data: the graph.
@@ -64,14 +64,14 @@ class View:
         return edge_type in self.edge_times or self.neighbor_type(edge_type) in self.node_times
 
     def time(self, edge_type, neighbor, edge):
-        """Of an edge; None: it has none."""
+        """Return the time of an edge, or of its neighbour. None if there are no times."""
         if edge_type in self.edge_times:
             return self.edge_times[edge_type][edge]
         times = self.node_times.get(self.neighbor_type(edge_type))
         return None if times is None else times[neighbor]
 
     def _relation(self, edge_type):
-        """An edge type of the reference; rows by time, then in the order of the edge list."""
+        """Return an edge type in the reference's form, rows by time, then in list order."""
         source, destination = self.neighbor_type(edge_type), self.frontier_type(edge_type)
         src, dst = self.ends[edge_type]
         nodes, neighbors = (src, dst) if self.backward else (dst, src)
@@ -86,7 +86,7 @@ class View:
         return EdgeType(self.node_types.index(source), self.node_types.index(destination), rows)
 
     def oriented(self, edges):
-        """{edge type: (row, col, edge)} of lists of the reference, whose columns draw."""
+        """Return {edge type: (row, col, edge)} of the reference's lists, as PyG orients edges."""
         if self.backward:
             edges = [[(col, row, edge) for row, col, edge in of_type] for of_type in edges]
         return dict(zip(self.edge_types, edges, strict=True))
@@ -94,7 +94,7 @@ class View:
 
 @dataclass
 class Walk:
-    """A batch as it must be.
+    """The batch that a loader should make.
 
     Attributes:
         sampler: the reference sampler that has drawn it.
@@ -112,15 +112,15 @@ class Walk:
 
 
 def walk(view, num_neighbors, seed_type, seeds, times=None, drawn=None, **options):
-    """The batch of some seeds.
+    """Return the batch of these seeds.
 
     Args:
         view: the graph.
         num_neighbors: as loaders take it.
-        seed_type: None in a homogeneous graph.
+        seed_type: the seeds' node type. None in a homogeneous graph.
         seeds: ids.
-        times: of seeds; default: their own, where nodes have times.
-        drawn: {edge type: edges in the order of the batch}, where draws are left to chance.
+        times: times of the seeds. If None, their own where nodes have times.
+        drawn: {edge type: edges in the order of the batch}, where draws are random.
         **options: `replace`, `disjoint`, `temporal_strategy`, as loaders take them.
     """
     temporal = bool(view.node_times or view.edge_times)
@@ -152,17 +152,18 @@ def walk(view, num_neighbors, seed_type, seeds, times=None, drawn=None, **option
 
 
 def induced(view, out):
-    """{edge type: (row, col, edge)}: all edges among the nodes of a batch, of one tree each.
+    """Return {edge type: (row, col, edge)}: all edges among a batch's nodes, within each tree.
 
-    In temporal sampling those that are not later than their tree's seed.
+    In temporal sampling, edges later than their tree's seed are left out.
     """
     return view.oriented([out.sampler.induced(r) for r in range(len(view.edge_types))])
 
 
 def bidirectional(view, out):
-    """{edge type: [(row, col)]}: the distinct edges of a batch and their reverses.
+    """Return {edge type: [(row, col)]}: the distinct edges of a batch and their reverses.
 
-    By PyG's rules of what reverses what; by column and row, but a mirror image as its original.
+    Types are reversed by PyG's rules. Edges are ordered by column and row, but a mirror image as
+    its original.
     """
     types = list(view.edge_types)
     reversals = []
@@ -183,15 +184,15 @@ def bidirectional(view, out):
 
 
 def check(view, batch, num_neighbors, seeds, times=None, **options):
-    """Every attribute of a directional batch, and that there are no others.
+    """Check every attribute of a directional batch, and that there are no others.
 
     Args:
         view: the graph.
-        batch: what a loader made.
-        num_neighbors: that of the loader.
+        batch: a loader's batch.
+        num_neighbors: the loader's.
         seeds: ids, or (node type, ids).
-        times: [number of seeds] that were given.
-        **options: of the loader.
+        times: [number of seeds] times that the loader got.
+        **options: the loader's options.
 
     Returns:
         The `Walk`.
@@ -213,7 +214,7 @@ def check(view, batch, num_neighbors, seeds, times=None, **options):
 
 
 class Stores:
-    """Stores of a batch by type; that of a Data is the Data."""
+    """Stores of a batch by type. The store of a Data is the Data itself."""
 
     def __init__(self, batch):
         self.batch = batch
@@ -223,7 +224,7 @@ class Stores:
 
 
 def assert_nodes(view, batch, out, seed_type, num_seeds, times):
-    """Nodes of a batch: ids, trees, attributes, and what the seeds have."""
+    """Check a batch's nodes: ids, trees, attributes, and the attributes of seeds."""
     of = Stores(batch)
     for t in view.node_types:
         store, whole = of(t), view.store(t)
@@ -239,36 +240,36 @@ def assert_nodes(view, batch, out, seed_type, num_seeds, times):
 
 
 def assert_edge_attributes(view, batch, edge_type):
-    """Edges belong to their ids, in either direction if the batch is bidirectional."""
+    """Check that edges belong to their ids, in either direction if the batch is bidirectional."""
     store, whole = Stores(batch)(edge_type), view.store(edge_type)
     for name in attributes(whole, of_edges=True):
         assert torch.equal(store[name], torch.as_tensor(whole[name])[store.e_id])
 
 
 def attributes(store, of_edges):
-    """Names of the attributes of nodes or edges in a store of the whole graph."""
+    """Return the names of the attributes of nodes or edges in a store of the whole graph."""
     hetero_edges = isinstance(getattr(store, "_key", None), tuple)
     found = [n for n in store.keys() if n not in ("edge_index", "num_nodes", "adj_t")]  # noqa: SIM118
     return [n for n in found if (hetero_edges or n.startswith("edge_")) == of_edges]
 
 
 def names(batch):
-    """Names of all attributes, by type."""
+    """Return the names of all attributes of a batch, by type."""
     if not isinstance(batch, HeteroData):
         return {None: set(batch.keys())}
     return {kind: set(batch[kind].keys()) for kind in (*batch.node_types, *batch.edge_types)}
 
 
 def expected_names(view, seed_type, times=None, directional=True, edge_ids=None, **options):
-    """Names of the attributes that a batch has, by type.
+    """Return the names of the attributes that a batch should have, by type.
 
     Args:
         view: the graph.
-        seed_type: of the seeds.
-        times: those that were given.
+        seed_type: node type of the seeds.
+        times: times that the loader got.
         directional: edges are grouped by hop.
-        edge_ids: {edge type: whether its edges have ids}; default: all have.
-        **options: of the loader.
+        edge_ids: {edge type: whether its edges have ids}. If None, all have.
+        **options: the loader's options.
     """
     trees = options.get("disjoint") or view.node_times or view.edge_times
     found = {}

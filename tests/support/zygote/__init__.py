@@ -1,15 +1,15 @@
 """Programs of tests, forked from a process that has imported what they import.
 
-To import PyTorch, PyG and khop takes a program three to four seconds of processor time; a fork of
-a process that has done so takes a hundredth of that. After `install`, `subprocess.Popen` forks
+To import PyTorch, PyG and khop takes a program three to four seconds of processor time. A fork of a
+process that has done so takes a hundredth of that. After `install`, `subprocess.Popen` forks
 programs of khop, of `support` and examples. It starts all others by exec, as it does
 
-- where the program would find another environment than the process that is forked: settings of
-  its interpreter and its libraries, limits, processors,
-- in tests that are marked `real_exec`, those of launchers and forks for example.
+- where the program's environment differs from the forked process's: settings of its interpreter
+  and libraries, limits, processors,
+- in tests that are marked `real_exec`, such as tests of launchers and forks.
 
-A forked program is a child of the test's process (see `server`): whatever waits for it, kills it
-or asks the system for its parent finds no difference.
+A forked program is a child of the test's process (see `server`). So waits, signals and queries of
+its parent work as without forks.
 """
 
 import atexit
@@ -55,7 +55,7 @@ PADDING = 8192
 
 
 def _execute_child(self, args, executable, preexec_fn, close_fds, pass_fds, cwd, env, *rest):
-    """What `subprocess.Popen` does to start a program, but by a fork where that can be."""
+    """Start a program as `subprocess.Popen` does, by a fork where that is possible."""
     _, _, shell, *pipes, _, gid, gids, uid, umask, new_session = rest[:15]
     plain = not shell and executable is preexec_fn is None and close_fds
     same_user = gid is gids is uid is None and umask == -1 and rest[15:] in ((), (-1,))
@@ -84,7 +84,7 @@ def _execute_child(self, args, executable, preexec_fn, close_fds, pass_fds, cwd,
 
 
 def _namespace(args):
-    """Network namespace in which `ip netns exec` would run a command, if any; the command."""
+    """Return the network namespace of an `ip netns exec` command, if any, and the rest."""
     if isinstance(args, (str, bytes, os.PathLike)):
         return None, [args]
     is_elsewhere = list(args[:3]) == ["ip", "netns", "exec"]
@@ -92,7 +92,7 @@ def _namespace(args):
 
 
 def _kind(args):
-    """Kind of the process that forks a command; None: it is started by exec."""
+    """Return the kind of process that forks for a command. None: the command is started by exec."""
     if args[0] != _PYTHON:
         return None
     first, second, *_ = [word for word in args[1:4] if word != "-u"] + ["", ""]
@@ -111,10 +111,10 @@ def _kind(args):
 
 
 class _Templates:
-    """The processes that are forked, each started when it is needed first."""
+    """The processes that are forked, each started when it is first needed."""
 
     def begin(self, channels):
-        """Takes over connections to processes that have been started; without, starts them."""
+        """Use these connections to processes that have been started, or start them when needed."""
         self._owner = os.getpid()
         self._may_start = not channels
         self._lock = threading.Lock()
@@ -124,7 +124,7 @@ class _Templates:
         self.enabled = True
 
     def fit(self, kind, environment, folder):
-        """True if a program would find what it finds in a fork."""
+        """Return True if a program would find the same environment in a fork."""
         # The system ends the process that is forked with the thread that has started it.
         may_start = self._may_start and threading.current_thread() is threading.main_thread()
         return (
@@ -136,7 +136,7 @@ class _Templates:
         )
 
     def fork(self, kind, request, descriptors):
-        """Forks a program; returns its process id."""
+        """Fork a program, and return its process id."""
         with self._lock:
             if kind not in self._channels:
                 self._channels[kind] = self._start(kind)
@@ -169,7 +169,7 @@ class _Templates:
         return ours
 
     def close(self):
-        """Ends the processes that are forked."""
+        """End the processes that are forked."""
         if os.getpid() == self._owner:
             for end in self._channels.values():
                 end.close()
@@ -178,7 +178,7 @@ class _Templates:
 
 
 def _surroundings(environment):
-    """What a process is given once and for all, or its parent's."""
+    """Return the settings that a process gets at its start and cannot change."""
     early = {k: v for k, v in environment.items() if k.startswith(_EARLY) and k != "PYTHONPATH"}
     return early, os.sched_getaffinity(0), [resource.getrlimit(limit) for limit in _LIMITS]
 
@@ -188,17 +188,17 @@ _templates = _Templates()
 
 
 def channel():
-    """Both ends of a connection to a process that is forked."""
+    """Return both ends of a connection to a process that is forked."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
     return ours, theirs
 
 
 def install(channels=()):
-    """Has this process fork programs from now on.
+    """Let this process fork programs from now on.
 
     Args:
-        channels: connections to processes that are forked, by kind; others are started.
+        channels: connections to processes that are forked, by kind. Others are started.
     """
     _templates.begin(dict(channels))
     subprocess.Popen._execute_child = _execute_child
@@ -207,7 +207,7 @@ def install(channels=()):
 
 @contextlib.contextmanager
 def real_exec():
-    """All programs are started by exec in the block."""
+    """Start all programs of the block by exec."""
     before, _templates.enabled = _templates.enabled, False
     try:
         yield

@@ -1,9 +1,9 @@
-"""The process that is forked: it has imported what programs import, and has a single thread.
+"""Process that is forked: it has imported what programs import, and has a single thread.
 
 A fork is made by clone(CLONE_PARENT): the program is a child of the test's process, not of this
 one. It gets the descriptors, environment, folder, session and command line that exec would have
 given it, and runs in a new `__main__`. It ends without taking its modules apart, after threads and
-exit handlers. Before it runs it forks a process that is to fork its own children.
+exit handlers. Before it runs, it forks a process that is to fork its own children.
 """
 
 import atexit
@@ -53,7 +53,7 @@ _libc, _libc_with_gil = ctypes.CDLL(None), ctypes.PyDLL(None)
 
 
 def serve(descriptor, kind):
-    """Forks programs until the test's process closes the channel or ends.
+    """Fork programs until the test's process closes the channel or ends.
 
     Returns:
         In a fork: its program, to be called where no frame of this module is left.
@@ -71,7 +71,7 @@ def serve(descriptor, kind):
 
 
 def _fork_programs(channel, paths):
-    """Forks programs; returns, in a fork, its program."""
+    """Fork programs that the channel requests. In a fork, return its program."""
     with channel:
         while True:
             message, descriptors, *_ = socket.recv_fds(channel, _MAX_REQUEST, 64)
@@ -106,7 +106,7 @@ def _fork_programs(channel, paths):
 
 
 def _fork_sibling():
-    """`os.fork`, but the child is a child of this process's parent."""
+    """Fork as `os.fork` does, but the child's parent is this process's parent."""
     api, thread_id = ctypes.pythonapi, ctypes.c_void_p()
     if _libc.prctl(_PR_GET_TID_ADDRESS, ctypes.byref(thread_id)) != 0:
         raise OSError("this kernel does not tell where the C library keeps a thread's id")
@@ -126,7 +126,7 @@ def _fork_sibling():
 
 
 def _place(descriptors, targets):
-    """Gives descriptors the numbers that the program expects."""
+    """Give descriptors the numbers that the program expects."""
     first = max(_FIRST_PARKED, *(target + 1 for target in targets))
     parked = [fcntl.fcntl(d, fcntl.F_DUPFD_CLOEXEC, first) for d in descriptors]
     for descriptor in descriptors:
@@ -137,7 +137,7 @@ def _place(descriptors, targets):
 
 
 def _begin(request):
-    """Makes this process what exec would have made."""
+    """Give this process the state that exec would have given it."""
     if request["new_session"]:
         os.setsid()
     if request["namespace"]:
@@ -188,7 +188,7 @@ def _program(argv, paths):
 
 
 def _end(run):
-    """Runs a program and ends the process as the interpreter does, but for its last step."""
+    """Run a program, and end the process as the interpreter does, except for its last step."""
     code = 0
     try:
         run()
@@ -212,7 +212,7 @@ def _end(run):
 
 
 def _show_command_line(argv):
-    """Shows the program's command line to those who look for it in /proc."""
+    """Show the program's command line in /proc."""
     start, end = map(int, Path("/proc/self/stat").read_text().rsplit(")", 1)[1].split()[45:47])
     line = b"\0".join(map(os.fsencode, argv))[: end - start - 1]
     ctypes.memmove(start, line.ljust(end - start, b"\0"), end - start)

@@ -41,9 +41,10 @@ PROBE = ".khop-probe-"
 
 @dataclass(frozen=True)
 class Share:
-    """Nodes of one part that one trainer computes: share `index` of `of` shares of the part.
+    """Nodes of one part that one trainer computes in layer-wise inference.
 
-    `ranges` has the first and one-past-last new id for each node type.
+    They are share `index` of `of` even shares of the part. `ranges` has the first new id, and the
+    last plus one, for each node type.
     """
 
     rank: int
@@ -54,7 +55,7 @@ class Share:
 
     @property
     def file_name(self) -> str:
-        """Name of the share's files."""
+        """Name of the .npy file with the outputs of this share's nodes."""
         share = "" if self.of == 1 else f"-share-{self.index}"
         return f"part-{self.part}{share}.npy"
 
@@ -65,7 +66,7 @@ class Share:
 
 @dataclass(frozen=True)
 class RowSpec:
-    """Shape of a row of a layer's output, and its dtypes for one node type.
+    """Shape and dtypes of a row of a layer's output, for one node type.
 
     `stored` is the dtype on disk, `computed` the dtype of this output and the next layer's input.
     """
@@ -76,17 +77,17 @@ class RowSpec:
 
 
 def output_file(root: Path, layer: int, node_type: NodeType, file_name: str) -> Path:
-    """Return the path of a share's file of a layer and node type."""
+    """Return the path of a file (`Share.file_name`) with a layer's outputs for a node type."""
     return root / f"layer-{layer}" / safe_name(node_type) / file_name
 
 
 def clear_folder(root: Path, overwrite: bool, probes: Collection[str]) -> None:
     """Check that a folder holds no outputs, or remove them.
 
-    Probes of trainers that take part stay. Probes of ended trainers are removed.
+    Trainers write small files to detect a common folder. Files in `probes` stay, others go.
 
     Raises:
-        FileExistsError: it holds outputs and `overwrite` is False, or it holds other files.
+        FileExistsError: `root` holds outputs and `overwrite` is False, or it holds other files.
     """
     entries = []
     for entry in root.iterdir():
@@ -109,7 +110,7 @@ def clear_folder(root: Path, overwrite: bool, probes: Collection[str]) -> None:
 
 
 def remove_outputs(root: Path, layer: int, shares: Sequence[Share]) -> None:
-    """Remove a trainer's files of a layer, and folders that are empty then."""
+    """Remove a trainer's files of a layer's outputs, and folders that are empty then."""
     layer_folder = root / f"layer-{layer}"
     # A folder without files of this trainer may be removed by another at any moment.
     folders: list[Path] = []
@@ -125,7 +126,7 @@ def remove_outputs(root: Path, layer: int, shares: Sequence[Share]) -> None:
 
 
 class RowWriter:
-    """Writer of a file of `num_rows` rows, batch by batch. The file exists after `finish`."""
+    """Writer of an .npy file of `num_rows` rows of outputs, batch by batch."""
 
     def __init__(self, file: Path, spec: RowSpec, num_rows: int) -> None:
         self.spec = spec
@@ -143,7 +144,7 @@ class RowWriter:
         np.lib.format.write_array_header_1_0(self._opened, header)
 
     def append(self, rows: Array) -> None:
-        """Write the next rows, in their stored dtype."""
+        """Write the next rows, [n, ...], which have the dtype of the file."""
         self._missing -= len(rows)
         # No memory map: a full disk would kill the process with SIGBUS, here it is an OSError.
         self._opened.write(np.ascontiguousarray(rows).data.cast("B") if rows.size else b"")
@@ -176,7 +177,14 @@ class OutputClient(PartitionClient):
     def rows(
         self, rank: int, layer: int, node_type: int, file_name: str, rows: Int64Array
     ) -> Request:
-        """Request rows of a file that a trainer has announced, by their [n] int64 positions in it.
+        """Request rows of a trainer's output file.
+
+        Args:
+            rank: rank of the trainer.
+            layer: index of the layer.
+            node_type: index of the node type.
+            file_name: name of the file, as the trainer has published it.
+            rows: [n] int64 positions in the file.
 
         Raises:
             RuntimeError: the connections have been closed.
@@ -189,11 +197,11 @@ class OutputClient(PartitionClient):
 
 
 class ShareRows(RowFetcher):
-    """Fetcher of rows of a layer's output for one node type.
+    """Reader of a layer's outputs for one node type, from files or from other trainers.
 
     A share is the contiguous range of nodes whose output one trainer computed. Shares are ordered
-    by first id. Files of `visible` trainers are in this trainer's folder. Rows of other trainers
-    come from their servers, over the client.
+    by first id. Files of the trainers `visible` are in this trainer's folder. Rows of other
+    trainers come from their servers, over `client`.
     """
 
     def __init__(
@@ -239,7 +247,10 @@ class ShareRows(RowFetcher):
 
 
 def check_shares(shares: Sequence[Share], counts: Sequence[int]) -> None:
-    """Raise ValueError unless the shares, in their order, hold every node exactly once."""
+    """Raise ValueError unless the trainers' shares, in this order, hold every node exactly once.
+
+    `counts` is the number of nodes of each type.
+    """
     for node_type, count in enumerate(counts):
         ranges = [share.ranges[node_type] for share in shares]
         ends = [0, *(high for _, high in ranges)]

@@ -24,14 +24,14 @@ NodeInput: TypeAlias = "str | Callable[[Tensor], Tensor]"
 
 
 class LayerInput(NamedTuple):
-    """Input of a layer for one node type: a reader of rows, and a function applied to the rows."""
+    """Input of a layer for one node type: a reader of rows, and a function that converts them."""
 
     reader: FetchedRows
     finish: Callable[[Tensor], Tensor]
 
 
 class NodeInputs:
-    """Inputs of the first layer: one for all node types, or {node type: input}.
+    """Inputs of the first layer, from argument `x` of `layerwise_inference`.
 
     Raises:
         KeyError: no such node type or attribute.
@@ -68,7 +68,13 @@ class NodeInputs:
     def of_first_layer(
         self, parts: dict[int, Part], home: int, client: PartitionClient | None
     ) -> list[LayerInput | None]:
-        """Return the first layer's input for each node type, None for types without."""
+        """Return the first layer's input for each node type, None for types without input.
+
+        Args:
+            parts: parts whose files are on this machine, by index.
+            home: index of this trainer's part.
+            client: connections to the servers of other parts. None if no part is elsewhere.
+        """
         inputs: list[LayerInput | None] = []
         for i, source in enumerate(self._sources):
             if source is None:
@@ -93,10 +99,10 @@ def _rows_of_ids(make: Callable[[Tensor], Tensor], ids: Tensor) -> Tensor:
 
 
 class EdgeAttrs:
-    """Edge attributes that layers get, by name.
+    """Edge attributes that the layers of layer-wise inference get, by name.
 
     Raises:
-        KeyError: no edge type has some attribute.
+        KeyError: no edge type has one of the attributes.
         TypeError: `names` is a string, not a list of strings.
     """
 
@@ -115,7 +121,11 @@ class EdgeAttrs:
     def arguments(
         self, read: Sequence[Mapping[str, Array]], device: torch.device
     ) -> list[Tensor | dict[EdgeType, Tensor]]:
-        """Return a layer's edge attributes as arguments, from the rows of each edge type."""
+        """Convert rows of edge attributes to a layer's arguments, on a device.
+
+        `read` has {attribute: rows} for each edge type. In a heterogeneous graph, each argument is
+        a dictionary by edge type.
+        """
         arguments: list[Tensor | dict[EdgeType, Tensor]] = []
         for name in self._names:
             by_type = {

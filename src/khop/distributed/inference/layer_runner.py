@@ -28,7 +28,7 @@ _BATCHES_AHEAD = 2
 
 
 class _Batch(NamedTuple):
-    """Batch as read. Rows are None for node types without input."""
+    """Batch of nodes with all neighbours, and their input rows. None for types without input."""
 
     neighborhood: Neighborhood
     rows: list[Array | None]
@@ -36,9 +36,12 @@ class _Batch(NamedTuple):
 
 @dataclass(frozen=True)
 class LayerRunner:
-    """Runner of layers, batch by batch.
+    """Runner of a model's layers over all nodes of a trainer, batch by batch.
 
     Attributes:
+        meta: description of the partition folder.
+        edge_attrs: edge attributes that layers get.
+        device: device of the layers.
         stored: name of the dtype of floating-point outputs on disk. If None, the layer's dtype.
         bipartite: pass each layer a pair: rows of all nodes of a batch, and rows of its own nodes.
         batch_size: maximum number of nodes of a batch.
@@ -61,9 +64,14 @@ class LayerRunner:
         peers: InferencePeers,
         check: Callable[[], None],
     ) -> list[RowSpec | None]:
-        """Compute a layer's output for this trainer's shares, and write it to files.
+        """Compute a layer's output for this trainer's nodes, and write it to files.
 
-        `check` is called between batches. It raises if another trainer has failed.
+        Args:
+            layer: the layer.
+            index: index of the layer in the model.
+            inputs: for each node type, the reader of the layer's input, or None.
+            peers: nodes, files and servers of all trainers.
+            check: called between batches. It raises if another trainer has failed.
 
         Returns:
             Dtypes and shape of the rows of each node type. None for types without output.
@@ -121,7 +129,7 @@ class LayerRunner:
 
 
 class _LayerFiles:
-    """Checks of a layer's output, batch by batch, and the files that it is written to."""
+    """Output files of a layer, with checks of the rows it returns. `stored`: see `LayerRunner`."""
 
     def __init__(
         self, meta: FolderMeta, layer: int, peers: InferencePeers, stored: str | None
@@ -136,7 +144,7 @@ class _LayerFiles:
 
     @contextlib.contextmanager
     def of_share(self, share: Share) -> Generator[None, None, None]:
-        """Write the files of a share, which exist only if the block succeeds."""
+        """Context in which a share's files are written. After an error, they do not exist."""
         self._share = share
         self._writers = {}
         try:
@@ -148,7 +156,7 @@ class _LayerFiles:
                 writer.abandon()
 
     def append(self, output: object, seeds: Sequence[Range]) -> None:
-        """Write the rows of a batch's own nodes, from the layer's return value."""
+        """Check a layer's return value, `output`, and write the rows of the nodes `seeds`."""
         for node_type, rows in self._by_type(output).items():
             low, high = seeds[node_type]
             name = self._meta.node_types[node_type].name
@@ -207,9 +215,10 @@ class _LayerFiles:
 
 
 def _made_ahead(make: Callable[[Task], Made], tasks: Iterable[Task]) -> Generator[Made, None, None]:
-    """Yield the results of tasks. One thread computes a few results ahead.
+    """Yield make(task) of all tasks, in order. A thread computes a few results ahead.
 
-    `close` waits for the running task: files and sockets that the thread uses can be closed then.
+    Closing the generator waits for the running task: files and sockets that the thread uses can be
+    closed then.
     """
     due: deque[Future[Made]] = deque()
     with ThreadPoolExecutor(1, thread_name_prefix="khop-reader") as executor:

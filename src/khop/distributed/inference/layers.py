@@ -42,7 +42,10 @@ _PAIRED = (SAGEConv, GATConv, GATv2Conv, GINConv, EdgeConv)
 
 
 def as_layers(model: Model, with_edge_attrs: bool) -> list[Layer]:
-    """Return the layers of a model, which may be wrapped in `DistributedDataParallel`.
+    """Divide a model into layers that each need one hop.
+
+    The model may be wrapped in `DistributedDataParallel`. With `with_edge_attrs`, layers get edge
+    attributes.
 
     Raises:
         TypeError: another type of model.
@@ -124,13 +127,13 @@ def _check_module(module: nn.Module) -> None:
 
 
 def takes_pairs(model: Model) -> bool:
-    """Return whether a model is a `BasicGNN` whose layers take (source, destination) rows."""
+    """Return True if a model is a `BasicGNN` whose layers take (source rows, destination rows)."""
     model = _unwrapped(model)
     return isinstance(model, BasicGNN) and all(type(conv) in _PAIRED for conv in model.convs)
 
 
 def device_of(model: Model, device: torch.device | str | int | None) -> torch.device:
-    """Return the device of the layers: `device`, else the parameters' device, else the CPU.
+    """Return the device to run a model on: `device`, else its parameters' device, else the CPU.
 
     Raises:
         ValueError: the model is on another device than `device`.

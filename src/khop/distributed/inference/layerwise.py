@@ -59,8 +59,7 @@ def layerwise_inference(
     `output_dir` read each other's files there. Other trainers request rows over the network.
 
     Args:
-        data: the trainer's partition, of a folder that serves in-neighbours ('by_dst') or is
-            homogeneous.
+        data: the trainer's partition. A heterogeneous folder must have `edge_dir` 'in'.
         model: PyG `BasicGNN` (`GraphSAGE`, `GAT`, `GIN`, `PNA`, `EdgeCNN`), or a list of layers in
             evaluation mode. A layer is called as `layer(x, edge_index)`, for a heterogeneous graph
             `layer(x_dict, edge_index_dict)`, with the nodes of a batch and their in-neighbours. It
@@ -156,7 +155,7 @@ def layerwise_inference(
 
 
 def _discard(peers: InferencePeers, num_layers: int) -> None:
-    """Remove the files of a failed inference, so that its output folder can be used again."""
+    """Remove this trainer's files after a failed inference, so that the folder can be reused."""
     for layer in range(num_layers):
         remove_outputs(peers.root, layer, [share for share, _ in peers.own])
 
@@ -177,7 +176,7 @@ def _check_arguments(data: DistDataset, batch_size: object, max_edges: object) -
 
 
 def _stored(dtype: torch.dtype | str | None) -> str | None:
-    """Return the name of the outputs' dtype on disk. None for the layer's dtype."""
+    """Check option `dtype` and return its name, such as 'float16'. None stays None."""
     if dtype is None:
         return None
     name = str(dtype).removeprefix("torch.")
@@ -189,9 +188,9 @@ def _stored(dtype: torch.dtype | str | None) -> str | None:
 def _agree_on_specs(
     gathered: Sequence[Sequence[object]], peers: InferencePeers, layer: int
 ) -> list[RowSpec | None]:
-    """Return a layer's row specification for each node type, agreed on by all trainers.
+    """Return shape and dtypes of a layer's output rows for each node type.
 
-    Trainers without nodes of a type have no specification for it.
+    All trainers' values (`gathered`) must agree. Trainers without nodes of a type have none.
     """
     agreed: list[RowSpec | None] = []
     for node_type in range(len(gathered[0])):
@@ -219,7 +218,10 @@ def _agree_on_specs(
 def _outputs_of(
     layer: int, specs: Sequence[RowSpec | None], data: DistDataset, peers: InferencePeers
 ) -> list[LayerInput | None]:
-    """Return a layer's outputs for each node type, as input of the next layer."""
+    """Return readers of a layer's outputs for each node type, as the next layer's input.
+
+    `specs` has shape and dtypes of the rows. None for types without output.
+    """
     client = peers.output_client
     inputs: list[LayerInput | None] = []
     for i, (node_type, spec) in enumerate(zip(data.meta.node_types, specs, strict=True)):

@@ -23,14 +23,14 @@ Range = tuple[int, int]
 
 @dataclass(frozen=True)
 class Neighborhood:
-    """Batch of nodes and their neighbours.
+    """Batch of layer-wise inference: nodes and all their neighbours. `FullNeighbors` reads it.
 
     Attributes:
         seeds: range of new ids of the batch's own nodes, for each node type.
         nodes: [n] int64 new ids for each node type, with own nodes first and in order.
         edge_index: [2, num_edges] int64 positions of neighbour and own node in `nodes`, for each
             edge type.
-        edge_attrs: {attribute: rows} of those edges, for each edge type.
+        edge_attrs: {attribute: rows} of these edges, for each edge type.
     """
 
     seeds: list[Range]
@@ -40,7 +40,10 @@ class Neighborhood:
 
 
 class FullNeighbors:
-    """Reader of a part's nodes with all their neighbours. For one thread at a time."""
+    """Reader of a part's nodes with all their neighbours. For one thread at a time.
+
+    `edge_attrs` are names of the attributes to read, for each edge type.
+    """
 
     def __init__(self, part: Part, edge_attrs: Sequence[Sequence[str]]) -> None:
         self._part = part
@@ -56,7 +59,7 @@ class FullNeighbors:
             self._row_starts[frontier].append(part.indptr(index))
 
     def share(self, index: int, of: int) -> list[Range]:
-        """Return share `index` of `of` even shares of the part's nodes and edges.
+        """Divide the part's nodes into `of` shares with similar numbers of edges. Return one.
 
         Returns:
             Range of new ids for each node type. All shares together are the part.
@@ -70,7 +73,7 @@ class FullNeighbors:
         return ranges
 
     def _cut(self, node_type: int, count: int, index: int, of: int) -> int:
-        """Return the row at which share `index` of `of` shares of a node type's work begins."""
+        """Return the row at which share `index` of `of` even shares of a type's nodes begins."""
 
         # Each row counts itself besides its edges, so that the work grows with every row.
         def work(row: int) -> int:
@@ -84,9 +87,10 @@ class FullNeighbors:
     def batches(
         self, ranges: Sequence[Range], batch_size: int, max_edges: int
     ) -> Iterator[list[Range]]:
-        """Divide ranges into batches, which hold nodes of all types in even proportion.
+        """Divide nodes into batches with all node types in even proportion.
 
-        A batch has at most `batch_size` nodes, and at most `max_edges` edges or one node.
+        `ranges` has a range of new ids for each node type. A batch has at most `batch_size` nodes,
+        and at most `max_edges` edges or one node.
         """
         count = sum(high - low for low, high in ranges)
         num_pieces = -(-count // batch_size)
@@ -99,7 +103,7 @@ class FullNeighbors:
     def _pieces(
         self, ranges: list[Range], batch_size: int, max_edges: int
     ) -> Iterator[list[Range]]:
-        """Halve ranges until each meets the limits of `batches`."""
+        """Halve ranges of nodes until each half fits the limits `batch_size` and `max_edges`."""
         counts = [high - low for low, high in ranges]
         if sum(counts) == 0:
             return
@@ -125,7 +129,7 @@ class FullNeighbors:
         return total
 
     def read(self, ranges: list[Range]) -> Neighborhood:
-        """Read a batch: a range of new ids for each node type, from `batches`."""
+        """Read a batch: nodes in a range of new ids for each node type, with all neighbours."""
         subgraph = self._subgraph
         subgraph.begin()
         for node_type, (low, high) in enumerate(ranges):

@@ -26,7 +26,7 @@ from khop.typing import Array, NodeType
 
 
 class OutputHandler(FrameHandler):
-    """Handler of requests for rows of a trainer's outputs, in files that it has named."""
+    """Handler of requests for rows of a trainer's outputs. It reads only files that were named."""
 
     def __init__(
         self,

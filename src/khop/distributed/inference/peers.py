@@ -26,12 +26,14 @@ from khop.storage.part import Part
 
 
 class InferencePeers:
-    """One trainer's state of a layer-wise inference: shares, files and servers as agreed by all.
+    """A trainer's view of layer-wise inference: the nodes, files and servers of all trainers.
+
+    `name` is the inference's name, the same in all trainers.
 
     Attributes:
         parts: the parts whose files are on this machine, by number.
         root: the output folder, as absolute path.
-        shares: shares of all trainers, in the order of their ids.
+        shares: nodes that each trainer computes, in the order of their ids.
         own: this trainer's shares, with the readers of their neighbours.
         visible: ranks of the trainers whose files are in this trainer's output folder.
         folder_client: client for rows of parts that are not on this machine. None if all are.
@@ -69,7 +71,7 @@ class InferencePeers:
         overwrite: bool,
         timeout: float,
     ) -> None:
-        """Agree with the other trainers on shares, files and servers.
+        """Agree with the other trainers on the nodes that each computes, on files and servers.
 
         Args:
             edge_attrs: names of the edge attributes that layers get, for each edge type.
@@ -126,7 +128,10 @@ class InferencePeers:
         return Share(self._context.rank, part, index, len(owners), ranges), neighbors
 
     def _connect(self, visible: Sequence[Sequence[int]], num_layers: int, timeout: float) -> None:
-        """Start a server if a trainer does not see this one's files, and connect to servers."""
+        """Start a server if a trainer does not see this one's files, and connect to servers.
+
+        `visible` has, for each trainer, the ranks whose files it sees.
+        """
         context, rank = self._context, self._context.rank
         if context.world_size > 1:  # trainers wait for each other at exit: one has the job's store
             context.keep_for_others(self._end_server)
@@ -167,7 +172,7 @@ class InferencePeers:
             self._endpoint_registry.follow(self.output_client)
 
     def end(self, wait: bool) -> None:
-        """End this trainer's server. If `wait`, wait first until all trainers need it no more."""
+        """End this trainer's server. With `wait`, wait first until no trainer needs it."""
         if not self._uses_network:
             return
         members = self._context.members
@@ -188,6 +193,6 @@ class InferencePeers:
                 client.close()
 
     def close(self) -> None:
-        """End clients and server at once, after a failed inference."""
+        """End this trainer's server and connections at once, after a failed inference."""
         self.close_clients()
         self._end_server()

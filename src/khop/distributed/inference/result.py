@@ -55,7 +55,7 @@ class NodeOutputs:
         self.shape = torch.Size((data.meta.node_type(node_type).count, *reader.row_shape))
 
     def __len__(self) -> int:
-        """Return the number of nodes."""
+        """Return the number of nodes of this type in the whole graph."""
         return self.shape[0]
 
     def __getitem__(self, ids: ArrayLike) -> Tensor:
@@ -78,7 +78,7 @@ class NodeOutputs:
         return to_tensor(out, self._storage)
 
     def gather_all(self) -> Tensor:
-        """Read the rows of all nodes into memory: [num_nodes, ...] by original id."""
+        """Read the outputs of all nodes into memory: [num_nodes, ...] by original id."""
         return self[np.arange(len(self), dtype=np.int64)]
 
     @property
@@ -149,7 +149,7 @@ class LayerwiseOutputs(Mapping[NodeType, NodeOutputs]):
     def __getitem__(self, key: ArrayLike) -> Tensor: ...
 
     def __getitem__(self, key: ArrayLike | NodeType) -> NodeOutputs | Tensor:
-        """Return a node type's outputs. For a homogeneous graph also rows by original id."""
+        """Return outputs of a node type (`key`), or for a homogeneous graph of original ids."""
         if isinstance(key, str):
             if key not in self._nodes:
                 raise KeyError(f"no outputs of node type '{key}': there are {list(self._nodes)}")
@@ -169,11 +169,14 @@ class LayerwiseOutputs(Mapping[NodeType, NodeOutputs]):
         return len(self._nodes)
 
     def gather_all(self) -> dict[NodeType, Tensor]:
-        """Read all rows into memory: {node type: [num_nodes, ...]} by original id."""
+        """Read outputs of all nodes into memory: {node type: [num_nodes, ...]} by original id."""
         return {node_type: outputs.gather_all() for node_type, outputs in self._nodes.items()}
 
     def close(self) -> None:
-        """End this trainer's server once all trainers have closed their outputs. Files stay."""
+        """End the server of this trainer's outputs, once all trainers have closed theirs.
+
+        Files stay.
+        """
         self._close(wait=True)
 
     def _close(self, wait: bool) -> None:

@@ -22,7 +22,7 @@ _LEAVING_SECONDS = 5.0
 
 
 class DistRole(enum.Enum):
-    """Role of a process in a job.
+    """Role of a process in a job: trainer with a partition, graph server, or client of servers.
 
     Example:
         >>> init_worker_group().role is DistRole.WORKER
@@ -38,7 +38,9 @@ class DistRole(enum.Enum):
 
 
 class DistContext:
-    """Place of a process in its job. `init_worker_group`, `init_client`, `init_server` return one.
+    """Role and rank of this process in its job.
+
+    `init_worker_group`, `init_client` and `init_server` return one.
 
     Attributes:
         role: role of the process.
@@ -62,13 +64,13 @@ class DistContext:
         self.group_name = group_name
 
     def __repr__(self) -> str:
-        """Return the rank among the processes of this role."""
+        """Return text for Python's prompt: the rank, the number of processes, and the group."""
         rank = f"rank {self.rank} of {self.world_size}"
         return f"{type(self).__name__}({rank}, group '{self.group_name}')"
 
     @property
     def worker_name(self) -> str:
-        """Name of this process."""
+        """Name of this process: the group's name and the rank."""
         return f"{self.group_name}_{self.rank}"
 
     @property
@@ -82,15 +84,15 @@ class DistContext:
         return self.rank
 
     def is_worker(self) -> bool:
-        """Return whether this process is a trainer that loads a partition."""
+        """Return True if this process is a trainer that loads a partition."""
         return self.role is DistRole.WORKER
 
     def is_server(self) -> bool:
-        """Return whether this process runs a graph server."""
+        """Return True if this process runs a graph server."""
         return self.role is DistRole.SERVER
 
     def is_client(self) -> bool:
-        """Return whether this process is a trainer whose batches graph servers make."""
+        """Return True if this process is a trainer whose batches graph servers make."""
         return self.role is DistRole.CLIENT
 
     def num_servers(self) -> int:
@@ -102,16 +104,16 @@ class DistContext:
         return self._num_clients
 
     def close(self, wait: bool = True) -> None:
-        """Leave the job.
+        """Leave the job: end this process's servers and connections.
 
         Args:
-            wait: wait for others that need this process.
+            wait: wait first for other processes that need this one (default: True).
         """
         raise NotImplementedError
 
 
 class TrainerContext(DistContext):
-    """Place of a trainer, which shares values with the other trainers.
+    """Role and rank of a trainer in its job, and access to values that trainers share.
 
     Attributes:
         members: membership in the group of trainers: values that they share, leases, failures.
@@ -128,7 +130,7 @@ class TrainerContext(DistContext):
         self._counts: dict[str, itertools.count[int]] = {}
 
     def next_name(self, prefix: str) -> str:
-        """Return the name of the next object with a prefix: 'loader-0', 'loader-1', ...
+        """Return a new name for an object: 'loader-0', 'loader-1', ... for the prefix 'loader'.
 
         All trainers create these objects in the same order, so the names agree.
 
@@ -138,20 +140,20 @@ class TrainerContext(DistContext):
 
 
 class Closable(Protocol):
-    """Object that can be closed."""
+    """Object with a method `close`, for `WorkerContext.close_before_leaving`."""
 
     def close(self) -> None:
         """Release all resources. A second call does nothing."""
 
 
 class WorkerContext(TrainerContext):
-    """Place of a trainer that loads a partition, from `init_worker_group`.
+    """Role and rank of a trainer that loads a partition. `init_worker_group` returns it.
 
     Attributes:
         host: identity of the machine, equal for trainers that can share socket files.
         address: address at which other machines reach this one.
-        insecure: whether traffic between machines goes without CURVE.
-        others_have_finished: whether all other trainers are known to have left the group.
+        insecure: True if traffic between machines is neither encrypted nor authenticated (CURVE).
+        others_have_finished: True if all other trainers are known to have left the group.
         store: torch.distributed store that holds only values of these trainers. Use
             `init_process_group(..., store=context.store, rank=context.rank,
             world_size=context.world_size)` if trainers may be restarted: torchrun's own store
@@ -178,18 +180,18 @@ class WorkerContext(TrainerContext):
         self.others_have_finished = members.world_size == 1
 
     def keep_for_others(self, close: Callable[[], None]) -> None:
-        """Register a function that ends servers. It is called when all trainers have finished."""
+        """Register a function that ends a server. It is called when all trainers have finished."""
         self._servers_to_keep.append(close)
 
     def close_before_leaving(self, group: Closable) -> None:
-        """Register an object that is closed before this trainer leaves, if it still exists.
+        """Register an object to close before this trainer leaves, if it still exists then.
 
         :meta private:
         """
         self._groups.add(group)
 
     def use_others(self) -> None:
-        """Register that this trainer uses other trainers' servers, which stay until it leaves."""
+        """Record that this trainer uses other trainers' servers, which stay until it has left."""
         self._uses_others = True
 
     def close(self, wait: bool = True) -> None:
@@ -222,7 +224,7 @@ class WorkerContext(TrainerContext):
         self.members.close()
 
     def _leave_store(self) -> None:
-        """Publish that this trainer needs the store no more. Trainer 0 waits for all trainers."""
+        """Publish that this trainer needs torch's store no more. Trainer 0 waits for all."""
         with contextlib.suppress(RuntimeError, RendezvousError):
             self.members.leave()
             for _ in pauses(_LEAVING_SECONDS):
@@ -250,10 +252,10 @@ _log = log.get(__name__)
 
 
 def enter(make: Callable[[], _Context], role: DistRole) -> _Context:
-    """Create this process's context, which `get_context` returns from now on.
+    """Create the context (role and rank) of this process. `get_context` returns it from now on.
 
     Args:
-        make: creates it.
+        make: function that creates the context.
         role: role of the process.
 
     Raises:
@@ -270,18 +272,18 @@ def enter(make: Callable[[], _Context], role: DistRole) -> _Context:
 
 
 def set_context(context: DistContext) -> None:
-    """Set the context of this process, until the process leaves the job or ends."""
+    """Set the context of this process, which `get_context` returns until the process leaves."""
     global _context  # noqa: PLW0603
     _context = context
     call_at_end(_leave_at_end)
 
 
 def leave(role: DistRole, wait: bool = True) -> None:
-    """End this process's context if it has this role.
+    """Leave the job, if this process has the role `role`.
 
     Args:
         role: the role.
-        wait: wait for others that need this process.
+        wait: wait first for other processes that need this one (default: True).
     """
     global _context
     if _context is not None and _context.role is role:
@@ -290,7 +292,7 @@ def leave(role: DistRole, wait: bool = True) -> None:
 
 
 def get_context() -> DistContext | None:
-    """Return this process's context.
+    """Return the context of this process: its role and rank in the job.
 
     Returns:
         The context of `init_worker_group`, `init_client` or `init_server`. None before, and after
@@ -305,12 +307,12 @@ def get_context() -> DistContext | None:
 
 
 def parents_context() -> DistContext | None:
-    """Return the context of the process that this one was forked from, or None."""
+    """Return the context (role and rank) of the process that forked this one, or None."""
     return _parents
 
 
 def check_role(context: DistContext, role: DistRole) -> None:
-    """Raise RuntimeError if a context has another role."""
+    """Raise RuntimeError if the process of `context` does not have the role `role`."""
     if context.role is not role:
         raise RuntimeError(
             f"this process is {_ROLES[context.role]} ('{context.worker_name}'), it cannot be "
@@ -325,7 +327,7 @@ def _leave_at_end(has_failed: bool) -> None:
 
 
 def _forget_parents_context() -> None:
-    """Drop the context in a fork: rank, store connection and servers belong to the parent."""
+    """Drop the context in a fork, since rank, connections and servers belong to the parent."""
     global _context, _parents
     if _context is not None:
         _context, _parents = None, _context

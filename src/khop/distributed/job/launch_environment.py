@@ -41,7 +41,7 @@ _BY_HAND = "set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT"
 
 
 class Place(NamedTuple):
-    """Place of a process in its job, as given by a launcher.
+    """Rank of a process and address of process 0, which a launcher has assigned.
 
     Attributes:
         launcher: name of the launcher, for error messages.
@@ -65,7 +65,7 @@ class Place(NamedTuple):
 
 
 class ClusterEnvironment(ABC):
-    """Base of launchers, which read a trainer's rank from the program that started it.
+    """Base of classes that read a trainer's rank from the launcher that started it.
 
     khop makes an instance without arguments. Users name their own class in
     `init_worker_group(cluster_environment=)` or in the environment variable
@@ -81,9 +81,9 @@ class ClusterEnvironment(ABC):
 
     @abstractmethod
     def detect(self, environment: Mapping[str, str]) -> Place | None:
-        """Return the place of this process, or None if this launcher has not started it.
+        """Return rank and trainer 0's address, or None if another launcher started the process.
 
-        Runs before torch.distributed is initialised.
+        It is called before torch.distributed is initialised.
 
         Args:
             environment: the process's environment variables.
@@ -98,7 +98,7 @@ ClusterName: TypeAlias = str | ClusterEnvironment | type[ClusterEnvironment]
 
 
 def with_master(launched: Place, environment: Mapping[str, str] = os.environ) -> Place:
-    """Return a place with MASTER_ADDR and MASTER_PORT, which override the launcher's values."""
+    """Return a copy of `launched` with host and port from MASTER_ADDR and MASTER_PORT, if set."""
     port = _integer(environment, "MASTER_PORT")
     if port is not None:
         launched = launched._replace(port=port, job=None)
@@ -109,14 +109,14 @@ def find_place(
     environment: Mapping[str, str] = os.environ,
     cluster_environment: ClusterName | None = None,
 ) -> Place | None:
-    """Return the place that the launcher gave this process, or None if no launcher is detected.
+    """Return rank and address of trainer 0 from the launcher, or None if none is detected.
 
     MASTER_ADDR and MASTER_PORT override the values of any launcher. In a Slurm step the default
     address is the first host of the step. The default port, 10,000 to 29,999, is computed from the
     numbers of job and step.
 
     Args:
-        environment: the variables.
+        environment: the process's environment variables.
         cluster_environment: the only launcher to ask. If None, the one that
             KHOP_CLUSTER_ENVIRONMENT names, else all in their order.
 
@@ -161,10 +161,10 @@ def _place_by(named: ClusterName, environment: Mapping[str, str]) -> Place:
 
 
 class Torchrun(ClusterEnvironment):
-    """RANK and WORLD_SIZE, of torchrun or set by hand."""
+    """Launcher torchrun, or variables RANK and WORLD_SIZE that users set."""
 
     def detect(self, environment: Mapping[str, str]) -> Place | None:
-        """See `ClusterEnvironment`."""
+        """Return the rank that RANK has, or None if RANK and WORLD_SIZE are not set."""
         rank, world_size = (_integer(environment, name) for name in ("RANK", "WORLD_SIZE"))
         if rank is None or world_size is None:
             return None
@@ -172,7 +172,7 @@ class Torchrun(ClusterEnvironment):
 
 
 def _check_half_pair(environment: Mapping[str, str], launched: Place | None) -> None:
-    """Raise RendezvousError for RANK or WORLD_SIZE alone, unless the launcher gives this value."""
+    """Raise RendezvousError if RANK or WORLD_SIZE is set alone, and differs from `launched`."""
     for name, missing in (("RANK", "WORLD_SIZE"), ("WORLD_SIZE", "RANK")):
         value = _integer(environment, name)
         if value is None or missing in environment:
@@ -188,10 +188,10 @@ def _check_half_pair(environment: Mapping[str, str], launched: Place | None) -> 
 
 
 class Mpi(ClusterEnvironment):
-    """Processes of mpirun, and of `srun --mpi`."""
+    """Launcher mpirun, or `srun --mpi`."""
 
     def detect(self, environment: Mapping[str, str]) -> Place | None:
-        """See `ClusterEnvironment`."""
+        """Return the rank that mpirun's variables have, or None without these variables."""
         detected = [p for names in _MPI if (p := _of_variables(environment, *names)) is not None]
         if len({one[1:] for one in detected}) > 1:
             raise _contradiction(*detected)
@@ -212,10 +212,10 @@ class Mpi(ClusterEnvironment):
 
 
 class Slurm(ClusterEnvironment):
-    """Tasks of a step of Slurm. A job of one task outside of a step is not detected."""
+    """Launcher srun, in a step of Slurm. A job of one task without a step is not detected."""
 
     def detect(self, environment: Mapping[str, str]) -> Place | None:
-        """See `ClusterEnvironment`."""
+        """Return the rank of this task of a Slurm step, or None outside of a step."""
         if "SLURM_JOB_ID" not in environment:
             return None
         num_tasks = _integer(environment, "SLURM_NTASKS")
@@ -291,7 +291,7 @@ def _host_of_task_0(environment: Mapping[str, str]) -> str | None:
 
 
 def first_host(hosts: str) -> str:
-    """Return the first host of a Slurm list of hosts: 'a07' of 'a[07-09,12],b2'.
+    """Return the first host of a list in Slurm's notation: 'a07' of 'a[07-09,12],b2'.
 
     Raises:
         RendezvousError: `hosts` is not such a list.

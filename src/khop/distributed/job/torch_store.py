@@ -1,7 +1,4 @@
-"""The job's torch.distributed store, which has the values and leases of trainers.
-
-Runs in trainers.
-"""
+"""Store of values and leases of trainers, in torch.distributed's store. Runs in trainers."""
 
 from __future__ import annotations
 
@@ -24,7 +21,7 @@ from khop.errors import RendezvousError
 
 
 class StoreSockets:
-    """Sockets to a store that are opened in a `with` block.
+    """Finder of the sockets that torch's store opens in a `with` block, to close them later.
 
     A call of torch's store waits in C++ for as long as the network takes, and nothing in its
     interface ends it. If the call returns after the end of Python, torch takes the interpreter's
@@ -58,11 +55,11 @@ class StoreSockets:
 
     @property
     def has_none(self) -> bool:
-        """True if the store is reached without a network: its calls never wait long."""
+        """True if the store is reached without a network, so that its calls never wait long."""
         return self._port is None
 
     def _connected(self) -> dict[int, int]:
-        """Return {descriptor: inode} of the sockets to the store."""
+        """Return {descriptor: inode} of this process's sockets that are connected to the store."""
         if self._port is None:
             return {}
         connected = {}
@@ -74,7 +71,7 @@ class StoreSockets:
         return connected
 
     def shut_down(self) -> None:
-        """End the connections: a call that waits for the store fails at once."""
+        """Close the connections to the store. A call that waits for the store fails at once."""
         for descriptor, inode in self._sockets.items():
             for opened in _opened(descriptor):
                 with contextlib.suppress(OSError):  # ended already
@@ -98,7 +95,7 @@ def _opened(descriptor: int) -> Iterator[socket.socket]:
 
 
 class TorchStore(MemberStore):
-    """Values and leases of trainers in the job's store, over a separate connection.
+    """Store of values and leases of trainers, in torch's store over a separate connection.
 
     A connection serves one call at a time, and the process group's calls may wait for a minute.
     Stores of torch before 2.8 cannot connect again, so they are shared.
@@ -126,54 +123,54 @@ class TorchStore(MemberStore):
         return f"{self._prefix}/{name}/{rank}"
 
     def put(self, name: str, value: Any) -> None:
-        """See `MemberStore`."""
+        """Publish a value of this trainer under a name. JSON must be able to hold it."""
         with self._reached():
             self._store.set(self._key(name, self._rank), json.dumps(value))
 
     def announce(self, name: str, value: Any) -> None:
-        """See `MemberStore`."""
+        """Publish a value that few trainers have, and that others read repeatedly."""
         self.put(name, value)
         with self._reached():
             self._store.set(f"{self._prefix}/{name}", "")
 
     def announced(self, name: str, ranks: Sequence[int]) -> dict[int, Any]:
-        """Return announced values. Makes only one call of the store if there is none."""
+        """Return announced values `name` by rank. Makes one call of the store if there are none."""
         with self._reached():
             is_any = self._store.check([f"{self._prefix}/{name}"])
         return self.get(name, ranks) if is_any else {}
 
     def get(self, name: str, ranks: Iterable[int]) -> dict[int, Any]:
-        """See `MemberStore`."""
+        """Return the values `name` that these trainers have published, by rank, without waiting."""
         keys = {rank: self._key(name, rank) for rank in ranks}
         with self._reached():
             known = {rank: key for rank, key in keys.items() if self._store.check([key])}
             return {rank: json.loads(self._store.get(key)) for rank, key in known.items()}
 
     def get_all(self, name: str, ranks: Sequence[int], seconds: float) -> dict[int, Any]:
-        """Return the values of all these trainers, or none if one is missing. Does not wait."""
+        """Return these trainers' values `name`, or {} if one is missing. `seconds` is ignored."""
         del seconds  # a wait in the store would keep other calls waiting
         with self._reached():
             is_there = not ranks or self._store.check([self._key(name, rank) for rank in ranks])
         return self.get(name, ranks) if is_there else {}
 
     def delete(self, name: str) -> None:
-        """Delete this trainer's value."""
+        """Delete this trainer's value `name` from the store."""
         with self._reached():
             self._store.delete_key(self._key(name, self._rank))
 
     def renew(self, renewals: int, has_left: bool = False) -> None:
-        """See `MemberStore`."""
+        """Record a sign of life of this trainer, its number `renewals`, or that it leaves."""
         self.put("lease", [renewals, has_left, self._where])
 
     def sightings(self, ranks: Iterable[int]) -> dict[int, Sighting]:
-        """See `MemberStore`."""
+        """Return records of trainers' signs of life, by rank. Trainers without any are left out."""
         return {
             rank: Sighting(renewals, None, has_left, where)
             for rank, (renewals, has_left, where) in self.get("lease", ranks).items()
         }
 
     def disconnect(self) -> None:
-        """End the connection, unless it is shared."""
+        """Close the connection to the store, unless other code of this process uses it, too."""
         self._sockets.shut_down()
 
     @contextlib.contextmanager
@@ -187,14 +184,14 @@ class TorchStore(MemberStore):
 
 
 def job_store(launched: Place, timeout: float) -> Store:
-    """Return the job's store: torch.distributed's if initialised, else one at trainer 0's address.
+    """Return torch.distributed's store if it is initialised, else one at trainer 0's address.
 
     Args:
-        launched: place of this trainer.
+        launched: rank of this trainer and address of trainer 0.
         timeout: seconds to wait for trainer 0.
 
     Raises:
-        RendezvousError: several trainers without an address of the store, or it is unreachable.
+        RendezvousError: there are several trainers and no address, or the store is unreachable.
     """
     if dist.is_available() and dist.is_initialized():
         return dist.distributed_c10d._get_default_store()

@@ -1,4 +1,4 @@
-"""Group of the trainers of a job: joined by `init_worker_group`. Runs in trainers."""
+"""Functions by which trainers join and leave their group. Runs in trainers."""
 
 from __future__ import annotations
 
@@ -74,8 +74,9 @@ def init_worker_group(
         insecure: send data between machines unencrypted, and accept any connection. For closed
             networks only: CURVE costs a multiple of the time on the wire.
         timeout: seconds to wait for other trainers.
-        lease: seconds of silence after which another trainer counts as ended, 5 to 86,400. If None,
-            $KHOP_LEASE, or 30 without it. Most failures are noticed sooner, by closed connections.
+        lease: seconds without a sign of life after which another trainer counts as ended, 5 to
+            86,400. If None, $KHOP_LEASE, or 30 without it. Most failures are noticed sooner, by
+            closed connections.
         cluster_environment: the launcher that gives rank and world size, if torch.distributed and
             the arguments do not: 'torchrun', 'mpi', 'slurm', or your own, see `ClusterEnvironment`.
             If None, the one that the environment variable KHOP_CLUSTER_ENVIRONMENT names, else the
@@ -153,7 +154,7 @@ def shutdown_worker_group(wait: bool = True) -> None:
 
 
 def require_context() -> WorkerContext:
-    """Return this trainer's context. Create it from the environment if there is none yet.
+    """Return this trainer's context (role and rank). Without one, join the group by defaults.
 
     Raises:
         RuntimeError: this process has another role, or is a fork of a trainer of several.
@@ -169,7 +170,7 @@ def require_context() -> WorkerContext:
 
 
 def _joined_context() -> WorkerContext | None:
-    """Return this trainer's context, or None before `init_worker_group`."""
+    """Return this trainer's context (role and rank), or None before `init_worker_group`."""
     context = get_context()
     if context is None:
         return None
@@ -181,7 +182,7 @@ def _joined_context() -> WorkerContext | None:
 def _launched(
     world_size: int | None, rank: int | None, cluster_environment: ClusterName | None
 ) -> Place:
-    """Return this process's place, from torch.distributed, else the arguments, else a launcher."""
+    """Return rank and world size from torch.distributed, else the arguments, else a launcher."""
     if (world_size is None) != (rank is None):
         raise ValueError("give both world_size and rank, or neither")
     if world_size is None or rank is None:
@@ -215,7 +216,7 @@ def _joined_place() -> Place | None:
 def establish_generation(
     store: Store, prefix: str, rank: int, world_size: int, timeout: float
 ) -> str:
-    """Wait until all trainers of a group are present, and agree on a fresh name.
+    """Wait until all trainers of a group are present, and agree on a new name of the group.
 
     The store may hold values of earlier processes: torchrun (`--max-restarts`) restarts trainers
     and keeps the store. It gives no common restart count, since each machine counts its own. So a
@@ -245,7 +246,7 @@ def establish_generation(
 
 
 def _call(store: Store, prefix: str, world_size: int, timeout: float) -> str:
-    """Run trainer 0's side: name the group, and wait until every other trainer has replied."""
+    """Trainer 0's side of `establish_generation`: name the group, and wait for all replies."""
     group = secrets.token_hex(8)
     missing, requested, present = set(range(1, world_size)), set[str](), list[str]()
     for _ in pauses(timeout):
@@ -269,7 +270,7 @@ def _call(store: Store, prefix: str, world_size: int, timeout: float) -> str:
 
 
 def _answer(store: Store, prefix: str, rank: int, timeout: float) -> str:
-    """Run the side of another trainer: register, reply to trainer 0, wait for its completion."""
+    """Other trainers' side of `establish_generation`: register, reply, and wait for trainer 0."""
     name, answered = secrets.token_hex(8), ""
     requested, complete = f"{prefix}/requested/{name}", f"{prefix}/complete/{name}"
     store.set(f"{prefix}/here/{rank}", name)

@@ -1,4 +1,4 @@
-"""Choice of a loader's backend: this process, sampler processes or graph servers.
+"""Choice of the processes that make a loader's batches: this one, samplers or graph servers.
 
 Runs in trainers.
 """
@@ -24,18 +24,19 @@ from khop.distributed.options import (
 )
 from khop.distributed.remote.client.backend import create_remote_backend
 from khop.distributed.remote.client.served_graph import ServedGraph
-from khop.distributed.sampling.buffer_plan import plan_memory
+from khop.distributed.sampling.buffer_plan import batches_drawn_ahead, plan_memory
 from khop.distributed.sampling.gpu_sharing import warn_of_shared_gpus
 from khop.distributed.sampling.pipeline import PipelineSpec
 from khop.distributed.sampling.pool import SamplerPool
 from khop.distributed.sampling.process_handle import Program, Standby, start_sampler
 from khop.sampler.methods.modules import modules_of
 from khop.sampler.plan import EpochPlan
+from khop.storage.folder import FolderMeta
 from khop.storage.part import Part
 from khop.typing import Array
 
 _DEFAULT_CACHE_BYTES = 256 << 20
-_MAX_LOOKAHEAD = 64
+_MIN_LOOKAHEAD, _MAX_LOOKAHEAD = 8, 64
 
 
 class RowCaching(NamedTuple):
@@ -43,26 +44,33 @@ class RowCaching(NamedTuple):
 
     Attributes:
         nbytes: bytes of all samplers together. None if the user has not set them.
-        lookahead: batches that a sampler draws ahead.
+        lookahead: batches that a sampler draws ahead. None if the user has not set it.
     """
 
     nbytes: int | None
-    lookahead: int
+    lookahead: int | None
 
     @classmethod
-    def of(cls, cache_memory: int | str | None, lookahead: int) -> RowCaching:
+    def of(cls, cache_memory: int | str | None, lookahead: int | None) -> RowCaching:
         """Check the options of a loader.
 
         Raises:
             ValueError: a size that cannot be read, or a number of batches out of range.
         """
-        if not 0 <= lookahead <= _MAX_LOOKAHEAD:
+        if lookahead is not None and not 0 <= lookahead <= _MAX_LOOKAHEAD:
             raise ValueError(f"lookahead must be 0 to {_MAX_LOOKAHEAD} batches (got {lookahead})")
         return cls(None if cache_memory is None else parse_bytes(cache_memory), lookahead)
 
     def share(self, num_samplers: int) -> int:
         """Return the bytes of each sampler."""
         return (_DEFAULT_CACHE_BYTES if self.nbytes is None else self.nbytes) // num_samplers
+
+    def limits(self, meta: FolderMeta, spec: PipelineSpec, batch_size: int) -> tuple[int, int]:
+        """Return the least and the greatest number of batches that a sampler draws ahead."""
+        if self.lookahead is not None:
+            return self.lookahead, self.lookahead
+        small = batches_drawn_ahead(meta, spec, batch_size)
+        return _MIN_LOOKAHEAD, min(max(small, _MIN_LOOKAHEAD), _MAX_LOOKAHEAD)
 
 
 def create_backend(
@@ -74,7 +82,7 @@ def create_backend(
     transfer: DeviceTransfer,
     caching: RowCaching,
 ) -> SamplerPool | InProcessBackend:
-    """Create a loader's backend: sampler processes here or on graph servers, or this process.
+    """Create what makes a loader's batches: this process, samplers here, or graph servers.
 
     Args:
         data: the graph.
@@ -105,7 +113,7 @@ def create_backend(
         return _make_samplers(data, spec, options, plan, weights, transfer, caching)
     client = data.service().client(options.timeout)
     part = Part(data.opened, data.partition_idx)
-    cache_bytes, lookahead = caching.share(1), caching.lookahead
+    cache_bytes, lookahead = caching.share(1), caching.limits(data.meta, spec, plan.batch_size)
     return InProcessBackend(part, spec, client, weights, options.timeout, cache_bytes, lookahead)
 
 
@@ -140,7 +148,8 @@ def _make_samplers(
     concurrency, num_workers = options.worker_concurrency, options.num_workers
     is_cached = bool(endpoints) and caching.nbytes != 0 and not any(devices)
     # Batches are drawn ahead for rows of other partitions, and for rows on disk.
-    lookahead = caching.lookahead if is_cached or config["disk"] is not None else 0
+    draws_ahead = is_cached or config["disk"] is not None
+    lookahead = caching.limits(data.meta, spec, plan.batch_size) if draws_ahead else (0, 0)
     config["cache_bytes"] = caching.share(num_workers) if is_cached else 0
     config["lookahead"] = lookahead
     arena = plan_memory(
@@ -164,16 +173,17 @@ def _make_samplers(
         DeviceArenaFactory(transfer, arena.nbytes, num_sharing),
         program=program,
         # As many batches beyond the window are being drawn at the same time.
-        lookahead=lookahead + concurrency if lookahead else 0,
+        lookahead=lookahead[1] + concurrency if lookahead[1] else 0,
     )
 
 
 def _devices(
     data: DistDataset, options: MpDistSamplingWorkerOptions, shared_device: str | None
 ) -> list[str | None]:
-    """Return each sampler's device, or None for the CPU.
+    """Return the device on which each sampler draws. None is the CPU.
 
-    Errors are raised here, in the trainer, before a process starts.
+    `shared_device` is the loader's own GPU. Errors are raised here, in the trainer, before a
+    process starts.
     """
     devices = options.devices()
     named = list(dict.fromkeys(device for device in devices if device is not None))

@@ -108,7 +108,10 @@ class DistLoader(StatefulLoader, abc.ABC):
         self._tally = StatsAccumulator(self._backend.num_samplers)
 
     def _divide(self, num_virtual_ranks: int, even_batches: bool) -> VirtualShares:
-        """Divide the seeds among virtual ranks. All trainers call it together."""
+        """Divide the seeds among virtual ranks, parts of an epoch that any trainer can make.
+
+        All trainers call it together. With `even_batches`, virtual ranks have equally many batches.
+        """
         data, plan = self.data, self._plan
         options = [num_virtual_ranks, plan.batch_size, plan.drop_last, self._shuffle, even_batches]
         seeds = [self._keys.seed, digest(self._described_seeds(None))]
@@ -126,10 +129,13 @@ class DistLoader(StatefulLoader, abc.ABC):
 
     @abc.abstractmethod
     def _shares(self, homes: Sequence[int]) -> list[Int64Array]:
-        """Divide the loader's items (seeds or clusters) among virtual ranks with these homes."""
+        """Divide the loader's items (seeds or clusters) among virtual ranks.
+
+        `homes` has the partition of each virtual rank, whose items it gets first.
+        """
 
     def _labels(self) -> dict[NodeType, Tensor]:
-        """Return the labels that the folder does not hold, on the batches' device."""
+        """Return the labels that only the trainer has, not the folder, on the batches' device."""
         labels, device = self.data.node_labels, self.device
         if not self._transfer.target.is_device:
             return labels
@@ -137,7 +143,10 @@ class DistLoader(StatefulLoader, abc.ABC):
 
     @abc.abstractmethod
     def _annotate(self, batch: Any, tensors: Tensors, positions: Int64Array) -> None:
-        """Add seed attributes to a batch, whose seeds are at `positions` of the input."""
+        """Add labels, times and ids of its seeds to a batch.
+
+        `tensors` are its arrays. `positions` are its seeds' positions in the loader's input.
+        """
 
     def _num_items(self) -> int:
         """Return the number of items (seeds or clusters) that batches are made of."""
@@ -148,7 +157,7 @@ class DistLoader(StatefulLoader, abc.ABC):
         return self._plan.batch_size
 
     def _epoch_plan(self, progress: EpochProgress) -> tuple[EpochPlan, Int64Array | None]:
-        """Return an epoch's division into batches, and its seeds' order. None: the user's order."""
+        """Return an epoch's division into batches, and its seeds' order (None: the user's)."""
         plan = self._plan
         if self._virtual is not None:
             assert isinstance(progress, VirtualProgress)
@@ -160,13 +169,13 @@ class DistLoader(StatefulLoader, abc.ABC):
         return self._plan.num_batches
 
     def __repr__(self) -> str:
-        """Return the graph, fan-outs or method, seeds and batches."""
+        """Return class, graph, fan-outs or method, and numbers of seeds and batches."""
         sampling, seeds = self._spec.sampling.summary, self._plan.num_seeds
         counts = f"{seeds:,} seeds, {len(self):,} batches"
         return f"{type(self).__name__}({self.data!r}, {sampling}, {counts})"
 
     def _open(self, progress: EpochProgress) -> BackendBatches:
-        """Return the source of an epoch's batches, from the first that has not been delivered."""
+        """Return the source of an epoch's batches, from the first undelivered one on."""
         return BackendBatches(self, progress)
 
     @property
@@ -174,7 +183,10 @@ class DistLoader(StatefulLoader, abc.ABC):
         return self._backend.num_restarts
 
     def _described_seeds(self, share: Int64Array | None) -> list[Any]:
-        """Return type, original ids and times of the seeds at positions `share` (None: all)."""
+        """Return type, original ids and times of the seeds, for fingerprints.
+
+        `share` has positions of seeds. If None, all seeds are described.
+        """
         seed_type, *columns = self._seed_columns()
         if share is not None:
             columns = [None if column is None else column[share] for column in columns]
@@ -192,7 +204,7 @@ class DistLoader(StatefulLoader, abc.ABC):
 
     @cached_property
     def _share_digests(self) -> list[str]:
-        """Digest of each virtual rank's seeds, the same as for a loader with only these seeds."""
+        """Digest of each virtual rank's seeds. A loader of only these seeds has the same."""
         assert self._virtual is not None
         return [digest(self._described_seeds(share)) for share in self._virtual.shares]
 
@@ -241,7 +253,9 @@ class DistLoader(StatefulLoader, abc.ABC):
 
 
 class BackendBatches(BatchSource):
-    """Source of an epoch's batches, which a loader's backend makes. Any error ends the epoch.
+    """Source of an epoch's batches, which samplers, servers or this process make.
+
+    Any error ends the epoch.
 
     Args:
         loader: the loader.
@@ -264,7 +278,7 @@ class BackendBatches(BatchSource):
             raise
 
     def take(self, index: int) -> Taken:
-        """Wait for a batch, assemble it and start its transfer to the target device."""
+        """Wait for batch `index`, convert it to PyG's form and start its copy to the device."""
         loader = self._loader
         if index >= len(loader) or not self._end.alive:
             raise StopIteration
@@ -290,7 +304,7 @@ class BackendBatches(BatchSource):
         return index < len(loader) and loader._backend.has_arrived(self._epoch, index)
 
     def finish(self, pending: tuple[int, Received, PendingTransfer]) -> tuple[Any, Cost]:
-        """Wait for the transfer of a batch, and transform it."""
+        """Wait for the copy of the batch to the device, and apply `transform`."""
         loader, (index, received, transfer) = self._loader, pending
         batch = loader._transfer.finish(transfer)
         if loader.transform is not None:
@@ -303,12 +317,15 @@ class BackendBatches(BatchSource):
         return batch, (self._epoch, index, last - first, sizes, timings)
 
     def close(self) -> None:
-        """End the epoch: its batches are released."""
+        """End the epoch, and release the batches that have not been taken."""
         self._end()
 
 
 def _agree_on_batches(context: TrainerContext, plan: EpochPlan, drop_last: bool) -> EpochPlan:
-    """Return the plan with a number of batches that is the same for all trainers."""
+    """Return the plan with the number of batches that all trainers agree on.
+
+    It is the largest of their numbers, or with `drop_last` the smallest.
+    """
     name = context.next_name("loader")
     context.members.publish(name, [plan.num_batches_alone, plan.num_seeds])
     gathered = context.members.all_gather(

@@ -93,7 +93,7 @@ class DistClusterLoader(DistNeighborLoader):
         return max(1, int(largest.sum()))
 
     def _epoch_plan(self, progress: EpochProgress) -> tuple[EpochPlan, Int64Array | None]:
-        """Return the division of an epoch's nodes into batches, and the order of these nodes."""
+        """Return an epoch's division into batches, and its nodes' positions in order."""
         plan, order = super()._epoch_plan(progress)
         drawn = np.arange(plan.num_seeds) if order is None else order
         bounds = [plan.bounds(batch) for batch in range(plan.num_batches)]
@@ -104,7 +104,10 @@ class DistClusterLoader(DistNeighborLoader):
         return plan, positions
 
     def _nodes_of(self, clusters: Int64Array) -> tuple[Int64Array, Int64Array]:
-        """Return the positions of all nodes of some clusters, and the size of each cluster."""
+        """Return the positions of the nodes of these clusters, one after the other.
+
+        The second value is the number of nodes of each cluster.
+        """
         first, counts = self._bounds[clusters], np.diff(self._bounds)[clusters]
         start = np.cumsum(counts) - counts
         return np.repeat(first - start, counts) + np.arange(int(counts.sum())), counts
@@ -156,7 +159,7 @@ def _checked(clusters: Numbers, count: int) -> Int64Array:
 
 
 def _homes_of(graph: PartitionedGraph, of_node: Int64Array, count: int) -> Int64Array:
-    """Return for each cluster the partition that has most of its nodes."""
+    """Return the partition of most nodes of each cluster. `of_node` has each node's cluster."""
     num_parts = graph.num_partitions
     new_ids = graph.to_new_ids(np.arange(len(of_node)), "nodes", NODE)
     owners = graph.meta.node_types[0].book.owner(new_ids)
@@ -168,6 +171,9 @@ def _homes_of(graph: PartitionedGraph, of_node: Int64Array, count: int) -> Int64
 def _divided(
     graph: PartitionedGraph, clusters: Int64Array, homes: Sequence[int]
 ) -> list[Int64Array]:
-    """Return positions of each trainer's clusters, given the homes of `clusters` and trainers."""
+    """Divide clusters among trainers: for each trainer, the positions of its clusters.
+
+    `clusters` and `homes` have the partition of each cluster and of each trainer.
+    """
     order = np.argsort(clusters, kind="stable")
     return [np.sort(share) for share in divide(clusters, order, graph.num_partitions, homes)]

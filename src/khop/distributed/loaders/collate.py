@@ -1,4 +1,4 @@
-"""Conversion of a pipeline's arrays to PyG's batches. Runs in trainers."""
+"""Conversion of the arrays of a sampled batch to PyG's batches. Runs in trainers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from khop.typing import EdgeType, NodeType
 
 
 class Tensors(Mapping[str, Tensor]):
-    """Tensors of a batch, by the names of `khop.sampler.rows.collect`.
+    """Tensors of a batch by their names in `khop.sampler.rows.collect`, such as 'n0.x'.
 
     Args:
         index: {name: position in `tensors`}.
@@ -43,7 +43,7 @@ class Tensors(Mapping[str, Tensor]):
 
 
 def to_tensors(received: Received) -> list[Tensor]:
-    """Wrap a batch's arrays as tensors, in their order."""
+    """Wrap the arrays of a received batch as tensors, without copies, in the same order."""
     if received.arrays and isinstance(received.arrays[0], DeviceArray):
         # The batch was complete before the sampler reported it, so no stream needs to wait.
         tensors = [from_dlpack(array.capsule()) for array in received.arrays]
@@ -55,7 +55,7 @@ def to_tensors(received: Received) -> list[Tensor]:
 
 
 def add_to(batch: Any, store_name: Any, values: Mapping[str, Any]) -> None:
-    """Set attributes of a batch or of one of its stores. No value may be None."""
+    """Set attributes of a batch (`store_name` None) or of a type's store. No value may be None."""
     store = batch._store if store_name is None else batch[store_name]
     store._mapping.update(values)
 
@@ -138,7 +138,11 @@ class Assembler:
     def _node_attrs(
         self, i: int, layout: Layout, derived: list[_Derived], edges: Mapping[str, int]
     ) -> dict[str, int]:
-        """Return {attribute of a node type: its position}. `edges` go where PyG has them."""
+        """Return {attribute of a node type: position of its value}.
+
+        `i` is the type's index. Values that are not arrays get a function in `derived`. `edges` are
+        the attributes of edges, which a `Data` has in the same store.
+        """
 
         def derive(value: _Derived) -> int:
             derived.append(value)
@@ -171,7 +175,10 @@ class Assembler:
 
 
 def _delivered(layout: Layout, prefix: str, names: Iterable[str]) -> dict[str, int]:
-    """Return {attribute: position of its array} for the attributes that the layout has."""
+    """Return {attribute: position of its array} for the attributes in batches of a layout.
+
+    `prefix` is the type's, such as 'n0'. `names` are the attributes of this type.
+    """
     keys = {name: f"{prefix}.{name}" for name in names}
     return {name: layout.index[key] for name, key in keys.items() if key in layout.index}
 

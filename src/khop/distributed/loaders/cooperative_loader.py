@@ -35,7 +35,7 @@ from khop.typing import NODE, Int64Array, Numbers
 
 @dataclass
 class CooperativeLayer:
-    """A layer of a model on this trainer's share of a batch.
+    """A layer of a model, on the part of a batch that this trainer computes.
 
     Attributes:
         edge_index: [2, num_edges] positions of sources in the rows of `sources`, and of
@@ -77,7 +77,7 @@ class CooperativeLoader:
 
     Batches have `x`, `n_id` and all other attributes of this trainer's nodes. Its seeds come first:
     `batch_size` is their number, which may be 0, and `num_seeds` the number for all trainers.
-    `layers` are `CooperativeLayer` objects, outermost first:
+    `layers` are `CooperativeLayer` objects, outermost first::
 
         x = batch.x
         for conv, layer in zip(convs, batch.layers):
@@ -179,7 +179,7 @@ class CooperativeLoader:
         self._group.close()
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the number of the epoch that begins next, the same for all trainers."""
+        """Set the number of the epoch that begins next (0: the first), equal for all trainers."""
         self.epoch = epoch
 
     def __len__(self) -> int:
@@ -226,7 +226,9 @@ class CooperativeLoader:
 
 
 class _Share:
-    """A trainer's share of a batch while it is drawn.
+    """Part of a batch that this trainer draws: its own nodes, while they are drawn.
+
+    `rank_of` has the rank of each partition's trainer.
 
     Attributes:
         nodes: new ids of the trainer's own nodes: the seeds, then the nodes that each hop adds.
@@ -255,7 +257,10 @@ class _Share:
         self._counts.append(len(self.nodes))
 
     def hop(self, request: HopRequest, step: Step) -> None:
-        """Draw neighbours of the frontier's own nodes, and exchange them with their owners."""
+        """Draw neighbours of this trainer's newest nodes, and send them to trainers that own them.
+
+        The nodes that other trainers send become this trainer's, too.
+        """
         first = self._counts[-2] if len(self._counts) > 1 else 0
         rows = np.array(self.nodes[first:], np.int64)
         counts, drawn, edges = RowSet(rows).draw(self._csr, request)
@@ -274,7 +279,10 @@ class _Share:
         self._sent_counts.append([len(positions) for positions in self._sent])
 
     def _exchange(self, ids: Int64Array, step: Step) -> list[list[int]]:
-        """Send new nodes to their owners. Return this trainer's nodes that each trainer sent."""
+        """Send new nodes to the trainers that own them.
+
+        Returns the nodes that each trainer has sent to this one.
+        """
         owners = self._rank_of[torch.from_numpy(self._book.owner(ids).astype(np.int64))]
         lists: list[list[int]] = [[] for _ in self._received]
         me = int(self._rank_of[self._part.part])
@@ -291,7 +299,7 @@ class _Share:
         return [nodes.tolist() for nodes in torch.split(answer, received)]
 
     def layers(self) -> list[CooperativeLayer]:
-        """Return the layers, outermost first. Each has the edges of one hop less than before."""
+        """Return this trainer's layers, outermost first. Each has the edges of one hop less."""
         return [self._layer(hop) for hop in reversed(range(len(self._edges)))]
 
     def _layer(self, hop: int) -> CooperativeLayer:

@@ -32,7 +32,7 @@ from khop.sampler.pyg.device import STREAMS, on_stream, tensors_in, wait_and_rec
 
 
 class TargetDevice:
-    """Target device of a loader's batches.
+    """Device to which a loader's batches go, checked when the loader is made.
 
     Args:
         device: the loader's `device`: None, an argument of `torch.device`, or 'emulated' (for
@@ -95,7 +95,7 @@ The event is None if they are written already.
 
 
 class DeviceTransfer:
-    """Transfer of batches to a target device.
+    """Copier of a loader's batches to their device, asynchronously if it is a GPU.
 
     Args:
         target: the target device.
@@ -133,7 +133,7 @@ class DeviceTransfer:
         return moved, written
 
     def finish(self, pending: PendingTransfer) -> Any:
-        """Make torch's current stream wait for the copy, and return the batch."""
+        """Make torch's current stream wait for the copy that `start` began. Return the batch."""
         batch, written = pending
         if written is not None:
             wait_and_record_stream(tensors_in(batch), written)
@@ -147,7 +147,10 @@ class DeviceTransfer:
             self._copied_from.popleft()[0].synchronize()
 
     def mark(self) -> list[Any]:
-        """Return events that complete when all queued work that may use a dropped batch is done."""
+        """Return events that complete when all work queued so far on the GPU is done.
+
+        A dropped batch's memory may be reused then. The list is empty without a GPU.
+        """
         if self._stream is None:
             return []
         current = torch.cuda.current_stream(self.target.torch_device)
@@ -156,7 +159,7 @@ class DeviceTransfer:
 
 
 class DeviceArenaFactory:
-    """Factory of device arenas, for samplers on the trainer's target device.
+    """Factory of device arenas: GPU memory into which samplers on the trainer's GPU write.
 
     Args:
         transfer: transfer of the trainer's batches. Its `mark` gives the events after which a slot
@@ -189,7 +192,7 @@ class DeviceArenaFactory:
 
 
 def pinning(target: TargetDevice) -> Callable[[ArenaReader], None] | None:
-    """Return a function that registers an arena with CUDA, or None if batches go to no GPU.
+    """Return a function that registers an arena with CUDA. None if batches go to no GPU.
 
     A slot of an arena is reused when its last tensor is gone, but a copy with `non_blocking=True`
     may run later. Torch keeps a copy's source only if torch has allocated it. So `DeviceTransfer`

@@ -21,6 +21,7 @@ from khop.distributed.rpc.partition_client import PartitionClient
 from khop.distributed.sampling.control_messages import BatchKey, Epoch
 from khop.distributed.sampling.pipeline import Pipeline, PipelineSpec
 from khop.distributed.sampling.process_handle import Worker
+from khop.distributed.sampling.window import SOON_KNOWN
 from khop.sampler.plan import EpochPlan
 from khop.sampler.rows.collect import Allocate, DrawnBatch
 from khop.storage.part import Part
@@ -32,7 +33,9 @@ _UINT8 = np.dtype(np.uint8)
 
 
 class InProcessBackend:
-    """Backend that makes batches in the trainer's process.
+    """Maker of a loader's batches in the trainer's process, on request.
+
+    It has the interface of `SamplerPool`, which makes them in sampler processes.
 
     Args:
         part: the home part.
@@ -41,7 +44,7 @@ class InProcessBackend:
         weights: sampling weights of negative endpoints, by name: see `arrays` of `Pipeline`.
         timeout: seconds that a read of a row store may take.
         cache_bytes: bytes of the cache of other partitions' rows. 0 for no cache.
-        lookahead: batches that are drawn ahead if there is a cache.
+        lookahead: limits of the number of batches that are drawn ahead if there is a cache.
     """
 
     num_samplers = 0
@@ -56,7 +59,7 @@ class InProcessBackend:
         weights: Mapping[str, Array],
         timeout: float = TIMEOUT,
         cache_bytes: int = 0,
-        lookahead: int = 0,
+        lookahead: tuple[int, int] = (0, 0),
     ) -> None:
         self._client = client
         self._part, self._reported_disk = part, DiskCounts()
@@ -65,7 +68,7 @@ class InProcessBackend:
         self._pipeline = Pipeline(
             part, spec, client, weights, self._records.clock, cache_bytes=cache_bytes
         )
-        self._lookahead = lookahead if self._pipeline.is_ordered else 0
+        self._lookahead = lookahead if self._pipeline.is_ordered else (0, 0)
         # Batches that are drawn ahead, in order, and the one whose rows are requested.
         self._drawn: dict[BatchKey, DrawnBatch] = {}
         self._requested: BatchKey | None = None
@@ -75,7 +78,7 @@ class InProcessBackend:
         self._is_making = False
 
     def new_epoch(self) -> int:
-        """Return the id of the next epoch."""
+        """Return an id for the epoch that begins next."""
         epoch_id = self._num_epochs
         self._num_epochs += 1
         return epoch_id
@@ -88,7 +91,7 @@ class InProcessBackend:
         self._epochs[epoch_id] = Epoch(run_key, plan, columns)
 
     def close_epoch(self, epoch_id: int) -> None:
-        """End an epoch."""
+        """End an epoch, whose batches are no longer requested."""
         self._epochs.pop(epoch_id, None)
         for key in [key for key in self._drawn if key[0] == epoch_id]:
             self._pipeline.withdraw(self._drawn.pop(key))
@@ -117,28 +120,29 @@ class InProcessBackend:
         if client is not None:
             client.log, bytes_before = records.log, client.bytes_received
         try:
-            record = self._make((epoch_id, batch), allocate)
+            record, reused = self._make((epoch_id, batch), allocate)
         finally:
             records.end()
         remote = 0 if client is None else client.bytes_received - bytes_before
         self._is_making = False
         disk = self._part.disk_counts()
         read, self._reported_disk = disk.since(self._reported_disk), disk
-        record.note("made", records.clock.made(len(memory[0]), remote, disk=read))
+        record.note("made", records.clock.made(len(memory[0]), remote, reused, disk=read))
         return record.layout.read(memory[0])._replace(extras=record.extras or None)
 
-    def _make(self, key: BatchKey, allocate: Allocate) -> Record:
+    def _make(self, key: BatchKey, allocate: Allocate) -> tuple[Record, int]:
+        """Return a batch, and the bytes of rows that it has reused."""
         self._draw(key)
         self._draw_ahead(key)
         self._request(key)
         record: Record = self._run(self._pipeline.write(self._drawn[key], allocate))
-        del self._drawn[key]
+        reused = self._drawn.pop(key).reused_bytes
         self._requested = None
         following = key[0], key[1] + 1
         if following in self._drawn:
             self._draw_ahead(following)
             self._request(following)
-        return record
+        return record, reused
 
     def _run(self, steps: Generator[list[Ticket], None, Any]) -> Any:
         return run(steps, self._client, self._timeout, self._records.clock, Phase.REMOTE)
@@ -153,8 +157,11 @@ class InProcessBackend:
 
     def _draw_ahead(self, key: BatchKey) -> None:
         epoch_id, batch = key
-        end = min(batch + 1 + self._lookahead, self._epochs[epoch_id].plan.num_batches)
-        for later in range(batch + 1, end):
+        known = self._pipeline.lookahead(self._lookahead)
+        end = min(batch + 1 + known, self._epochs[epoch_id].plan.num_batches)
+        missing = [b for b in range(batch + 1, end) if (epoch_id, b) not in self._drawn]
+        # The first batch of an epoch does not wait for all.
+        for later in missing[: SOON_KNOWN if len(missing) == known else 2]:
             try:
                 self._draw((epoch_id, later))
             except Exception:  # raised when the batch is taken
@@ -180,7 +187,7 @@ class InProcessBackend:
             self._client.start_again()
 
     def close(self) -> None:
-        """Close the connections to other partitions."""
+        """Close the connections to other partitions' servers."""
         self._epochs.clear()
         if self._client is not None:
             self._client.close()

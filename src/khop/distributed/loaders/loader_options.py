@@ -161,11 +161,12 @@ class ResourceGroup(TypedDict, total=False):
         ),
     ]
     lookahead: Annotated[
-        int,
+        int | None,
         Option(
-            8,
+            None,
             "batches, 0 to 64, that a sampler has drawn beyond the one whose rows it requests. "
-            "Batches take little memory until their rows are copied.",
+            "Without its rows a batch takes little memory. If None, 8, or more small batches: "
+            "until they need four times the rows of the cache.",
         ),
     ]
 

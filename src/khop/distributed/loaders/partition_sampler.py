@@ -148,7 +148,7 @@ class PartitionSampler(PygSampler):
 
 
 class _PartDrawer:
-    """Sampling engine over the trainer's part, and conversion of its subgraphs to original ids.
+    """Drawer of batches over the trainer's part and its servers, with original ids in the results.
 
     Args:
         data: the trainer's partition.
@@ -163,7 +163,10 @@ class _PartDrawer:
         self._engine: tuple[PartitionClient | None, Engine] | None = None
 
     def engine(self, client: PartitionClient | None) -> Engine:
-        """Return the engine for a client. A fork has a client of its own, so a separate engine."""
+        """Return the sampling engine that requests rows of other parts by `client`.
+
+        A fork has a client of its own, so a separate engine.
+        """
         if self._engine is None or self._engine[0] is not client:
             view = GraphView.of_part(self._data.reader.part)
             self._engine = client, Engine(view, self._spec, client)
@@ -172,7 +175,7 @@ class _PartDrawer:
     def written(
         self, subgraph: _native.Subgraph, client: PartitionClient | None
     ) -> SampledSubgraph:
-        """Return a drawn subgraph with original ids, read over `client` where parts are remote."""
+        """Convert a drawn subgraph to tensors with original ids, which `client` reads if remote."""
         drawn, reader = self._writer.write(subgraph), self._data.reader
         reads = [
             (Table("node", i, ["id"]), new_ids.numpy()) for i, new_ids in enumerate(drawn.nodes)

@@ -62,7 +62,7 @@ def check_sampling(
 def info_for(
     data: PartitionedGraph, num_neighbors: NumNeighbors | SamplingMethod, options: SamplingOptions
 ) -> GraphInfo:
-    """Return a graph's description, without times and weights that the draws do not use.
+    """Return types and counts of a graph, with only those times and weights that draws use.
 
     Args:
         data: the graph.
@@ -97,7 +97,7 @@ def info_for(
 
 
 def collect_spec(meta: FolderMeta, sampling: SamplingSpec, collect_features: bool) -> CollectSpec:
-    """Return the attributes of batches: all with `collect_features`, else only labels."""
+    """Return the attributes that batches have: all if `collect_features`, else only labels."""
     node_attrs = [
         list(t.attrs) if collect_features else [n for n in t.attrs if n == "y"]
         for t in meta.node_types

@@ -149,7 +149,7 @@ def shares_of_nodes(
 def divide(
     owners: IntArray, order: Int64Array, num_parts: int, homes: Sequence[int]
 ) -> list[Int64Array]:
-    """Divide items among trainers: even counts, mostly of each trainer's home partition.
+    """Divide items (nodes, links or clusters) among trainers: even counts, mostly local ones.
 
     Args:
         owners: [n] partition of each item.
@@ -181,7 +181,11 @@ def divide(
 
 
 def _default_graph() -> PartitionedGraph:
-    """Return the graph that this client's servers serve, else the dataset loaded last."""
+    """Return the graph that this client's servers serve, else the dataset loaded last.
+
+    Raises:
+        RuntimeError: there is neither.
+    """
     context = get_context()
     return context.graph if isinstance(context, ClientContext) else last_loaded()
 
@@ -189,7 +193,7 @@ def _default_graph() -> PartitionedGraph:
 def _trainer(
     dataset: PartitionedGraph, rank: int | None, homes: Sequence[int] | None
 ) -> tuple[int, Sequence[int]]:
-    """Return the rank and the trainers' homes, with defaults filled in."""
+    """Return a trainer's rank and the home partitions of all. None takes the values of the job."""
     if homes is None:
         homes = dataset.homes
     rank = dataset.context.rank if rank is None else rank

@@ -32,7 +32,7 @@ _SILENCE_SECONDS = 4.0
 
 
 class Step(NamedTuple):
-    """Step of drawing a batch. All trainers take the same steps, in order.
+    """Step of drawing a cooperative batch. All trainers take the same steps, in order.
 
     Attributes:
         epoch: number of epochs that the loader has begun before.
@@ -116,7 +116,11 @@ class TrainerGroup:
         return out
 
     def send_counts(self, sent: list[int], step: Step) -> list[int]:
-        """Send a number to each trainer, and return the numbers received, all of one step."""
+        """Send a number to each trainer, and return the number that each has sent to this one.
+
+        Raises:
+            RendezvousError: a trainer is at another step, or as for `send_all`.
+        """
         one = [1] * self.size
         rows = torch.tensor([[count, *step] for count in sent])
         counts = self.send_all(rows, one, one, step)
@@ -137,9 +141,12 @@ class TrainerGroup:
                 self._members.publish(f"{self._name}/left", [epoch, num_batches])
 
     def _wait(self, work: dist.Work, step: Step | None) -> None:
-        """Wait for an exchange. Check at intervals that the other trainers can still come.
+        """Wait for an exchange of rows. Check at intervals that the other trainers can still come.
 
         Python's signal handlers run between these checks.
+
+        Raises:
+            RendezvousError: a trainer has ended, failed or left the epoch, or is too late.
         """
         end = time.monotonic() + self._timeout
         while not work.is_completed():
@@ -160,7 +167,7 @@ class TrainerGroup:
         work.wait()
 
     def _check_left(self, step: Step) -> None:
-        """Raise RendezvousError if a trainer has left the epoch before a step."""
+        """Raise RendezvousError if a trainer has left the epoch before this step."""
         for rank, (epoch, num_batches) in self._members.poll(
             f"{self._name}/left", self._others
         ).items():
@@ -172,7 +179,7 @@ class TrainerGroup:
                 )
 
     def _lost(self, error: RuntimeError) -> RendezvousError:
-        """Return the error of a lost connection, with the trainers that have ended."""
+        """Return the error to raise for a lost connection, with the trainers that have ended."""
         try:
             ended = self._barrier.find_silent(_SILENCE_SECONDS)
         except RendezvousError:

@@ -95,14 +95,14 @@ def _share_of_split(
 def _node_ids(
     info: GraphInfo, node_type: NodeType, seeds: Any, name: str
 ) -> tuple[Int64Array, Int64Array]:
-    """Return the ids of seeds, and PyG's `input_id` of each."""
+    """Check seeds without a type. Return their ids, and PyG's `input_id` of each."""
     nodes = checked_nodes(info, node_type, seeds, name)
     ids = to_int64(nodes.ids.cpu(), name)
     return ids, np.arange(len(ids)) if nodes.input_id is None else ids
 
 
 def _is_row(part: Any) -> bool:
-    """Return whether an entry of a user's list is itself a list or an array."""
+    """Return True if an entry of a user's list is itself a list or an array."""
     return isinstance(part, (list, tuple)) or getattr(part, "ndim", 0) > 0
 
 
@@ -150,7 +150,7 @@ def _link_ends(info: GraphInfo, link_type: EdgeType, links: Any, name: str) -> I
 
 
 def _is_list_of_links(part: Any) -> bool:
-    """Return whether an entry of a user's list is [2, num_links], not a row of ends of links."""
+    """Return True if an entry of a user's list is a list of links [2, n], not a row of ends."""
     if isinstance(part, (list, tuple)):
         return len(part) == 2 and all(map(_is_row, part))
     return getattr(part, "ndim", 0) == 2
@@ -159,7 +159,12 @@ def _is_list_of_links(part: Any) -> bool:
 def joined(
     values: TrainerValues | None, lists: Sequence[int] | None, name: str
 ) -> TrainerValues | None:
-    """Concatenate values if they have one list per list of links. Else return them unchanged.
+    """Concatenate one list of values per graph server. Other values are returned unchanged.
+
+    Args:
+        values: the user's argument, such as labels.
+        lists: number of links of each server. If None, there is one list for all.
+        name: name of the argument in error messages.
 
     Raises:
         ValueError: a list of values is not as long as its list of links.

@@ -1,4 +1,4 @@
-"""Seeds of virtual ranks, and one trainer's plan of their batches in an epoch. Runs in trainers.
+"""Division of seeds among virtual ranks, and a trainer's plan of its batches. Runs in trainers.
 
 Each virtual rank (option `num_virtual_ranks`) has a share of the seeds, in batches that
 `khop.loader.iteration.virtual_ranks` divides among trainers. Here the batches of one trainer become
@@ -23,6 +23,8 @@ from khop.typing import Int64Array
 
 class VirtualShares:
     """Seeds of each virtual rank, and the plans of this trainer's epochs.
+
+    A virtual rank is a part of each epoch that any trainer can make (option `num_virtual_ranks`).
 
     Args:
         shares: positions of each virtual rank's seeds in the loader's input, [n] int64.
@@ -73,7 +75,7 @@ class VirtualShares:
 def check_virtual_ranks(
     num_virtual_ranks: Any, seed: int | None, stream: int | None, lists: Sequence[int] | None
 ) -> None:
-    """Check the options of a loader with virtual ranks.
+    """Check the options of a loader with virtual ranks. `seed` must be set, the others not.
 
     Raises:
         TypeError, ValueError: the number is not positive, or other options contradict it.
@@ -117,15 +119,17 @@ def check_agreement(context: TrainerContext, described: Sequence[Any]) -> None:
 
 
 def agreed_number(counts: Sequence[Sequence[int]], drop_last: bool, of: str) -> int:
-    """Return a number of batches for several shares: the smallest with `drop_last`, or the largest.
+    """Return one number of batches for several lists of seeds: the largest of theirs.
+
+    With `drop_last` it is the smallest.
 
     Args:
-        counts: numbers of batches and of seeds of each share.
+        counts: (number of batches, number of seeds) of each list.
         drop_last: see `EpochPlan`.
-        of: owners of the shares, for the error message: 'trainers', 'virtual ranks'.
+        of: owners of the lists, for the error message: 'trainers', 'virtual ranks'.
 
     Raises:
-        ValueError: a share has fewer seeds than batches.
+        ValueError: without `drop_last`, a list has fewer seeds than the returned number.
     """
     batches, seeds = zip(*counts, strict=True)
     agreed: int = min(batches) if drop_last else max(batches)

@@ -1,4 +1,4 @@
-"""Membership of a group of processes: shared values, leases, barriers, notices of failures.
+"""Membership of a process in a group: shared values, leases, barriers, notices of failures.
 
 Trainers, clients of graph servers and graph servers use it. Imports no torch. `members` is a
 process as member of its group. `barrier` has the steps that all members take together. `leases`

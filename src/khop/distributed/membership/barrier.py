@@ -58,7 +58,7 @@ class Barrier:
         return self
 
     def start(self) -> None:
-        """Renew this member's lease, and watch for failures of other members, until `close`."""
+        """Watch for failures of members, and give signs of life (a lease), until `close`."""
         members = self._members
         self._began_at = self._looked_at = time.monotonic()
         if members.others:
@@ -77,7 +77,7 @@ class Barrier:
         self.close(error)
 
     def close(self, error: BaseException | None = None) -> None:
-        """End this member's part, and publish the failure, if any."""
+        """Leave the steps. If `error` is not None, publish that this member has failed."""
         members, watch = self._members, self._watch
         self._stop.set()
         if watch is None:
@@ -117,12 +117,12 @@ class Barrier:
 
     @property
     def _was_stopped(self) -> bool:
-        """True if this member's last look was so long ago that others may have given it up."""
+        """True if this process was stopped so long that other members may count it as ended."""
         since = time.monotonic() - self._looked_at
         return self._watch is not None and since > self._members.lease / 2
 
     def check(self) -> None:
-        """Raise RendezvousError if a failure of another member is known, or the store is gone."""
+        """Raise RendezvousError if another member has published a failure, or the store is gone."""
         if self._failure is None:
             self._members.check()
             if self._was_stopped:
@@ -131,9 +131,9 @@ class Barrier:
             raise self._failure
 
     def find_silent(self, seconds: float) -> list[int]:
-        """Return the ranks of members that do not renew their leases within some seconds from now.
+        """Return the ranks of members that give no sign of life within `seconds` from now.
 
-        Returns as soon as all members have renewed their leases.
+        Returns as soon as all members have given one.
 
         Raises:
             RendezvousError: the store is unreachable.
@@ -161,7 +161,8 @@ class Barrier:
             The values of all members, by rank.
 
         Raises:
-            RendezvousError: a member has failed, or a missing member's lease has ended.
+            RendezvousError: a member has failed, or a missing member has given no sign of life for
+                too long.
         """
         members, name = self._members, f"{self._name}/{step}"
         members.publish(name, value)
@@ -185,7 +186,7 @@ class Barrier:
         return [values[rank] for rank in everybody]
 
     def _look_for_missing(self, name: str) -> None:
-        """Raise RendezvousError if a missing member cannot come any more."""
+        """Raise RendezvousError if a member that has not published `name` can no longer come."""
         members = self._members
         states = members.poll(f"{self._name}/state", members.others)
         arrived = members.poll(name, members.others)  # after the states: it may have come and ended

@@ -26,7 +26,7 @@ _MOST_BETWEEN_LOOKS = 2.0
 
 
 def lease_seconds(lease: float | None = None) -> float:
-    """Return the length of a lease in seconds.
+    """Return the length of a lease: seconds that a process may be silent before it counts as ended.
 
     Args:
         lease: the length that the user passed. If None, $KHOP_LEASE, or 30 if that is not set.
@@ -53,11 +53,11 @@ def lease_seconds(lease: float | None = None) -> float:
 
 
 class Lease:
-    """Lease of another process.
+    """Record of another process's signs of life: how long it has been silent.
 
     Attributes:
-        heard_at: time of the last renewal.
-        excused: seconds since the last renewal that do not count, as this process was stopped.
+        heard_at: time of the last sign of life, in seconds of the monotonic clock.
+        excused: seconds since then that do not count, as this process was stopped.
     """
 
     __slots__ = ("__weakref__", "_clock", "excused", "heard_at")
@@ -67,18 +67,18 @@ class Lease:
         self.renew()
 
     def renew(self, silent: float = 0.0) -> None:
-        """Renew the lease of a process that has been silent for some seconds already."""
+        """Record a sign of life of the process, which was `silent` seconds ago."""
         self.heard_at = self._clock() - silent
         self.excused = 0.0
 
     def silence(self, until: float | None = None) -> float:
-        """Return the seconds that count from the last renewal to `until`, by default now."""
+        """Return the seconds without a sign of life that count, until `until` (None: now)."""
         now = self._clock() if until is None else until
         return max(0.0, now - self.heard_at - self.excused)
 
 
 class LeaseTable:
-    """The leases that a process has granted.
+    """Leases of other processes, which this process watches: how long each has been silent.
 
     Attributes:
         looked_at: time of the last look, by which leases are judged if another thread looks.
@@ -99,14 +99,15 @@ class LeaseTable:
         return self.follow(Lease(self._clock))
 
     def follow(self, lease: Lease) -> Lease:
-        """Include a lease in `look` from now on, as long as another object refers to the lease."""
+        """Include a lease in `look` as long as another object refers to the lease. Return it."""
         self._leases.add(lease)
         return lease
 
     def look(self) -> None:
-        """Note that this process looks at leases, which it must do every second.
+        """Record that this process is running. Call it every second.
 
-        Time beyond two seconds since the last look counts for no lease.
+        If it was not called for more than two seconds, this process was stopped. The time beyond
+        counts for no lease.
         """
         now = self._clock()
         stopped = now - self.looked_at - _MOST_BETWEEN_LOOKS

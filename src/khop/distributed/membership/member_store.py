@@ -13,12 +13,12 @@ from typing import Any, NamedTuple
 
 
 class Sighting(NamedTuple):
-    """Record of a store about a member's lease.
+    """Record of a member's last sign of life, as a store has it.
 
     Attributes:
-        renewals: number of renewals. None if the store counts none.
-        silent: seconds since the last renewal, by the store's clock. None if it measures none.
-        has_left: whether the member has left without a failure.
+        renewals: number of signs of life so far. None if the store counts none.
+        silent: seconds since the last sign of life, by the store's clock. None if it measures none.
+        has_left: True if the member has left without a failure.
         where: its process and machine. '' if not known.
     """
 
@@ -35,7 +35,7 @@ class Failure(NamedTuple):
         rank: rank of the member.
         seconds: time since its last sign of life.
         where: its process and machine, in parentheses. '' if not known.
-        has_left: whether it has left the group without an error.
+        has_left: True if it has left the group without an error.
     """
 
     rank: int
@@ -44,7 +44,7 @@ class Failure(NamedTuple):
     has_left: bool
 
     def __str__(self) -> str:
-        """Return text that follows the member's name in an error message."""
+        """Return the end of an error message, which follows the member's name."""
         if self.has_left:
             return f"has left the job{self.where}"
         return f"has not been heard of for {self.seconds:.0f} s{self.where}"
@@ -56,11 +56,11 @@ OnLook = Callable[[Mapping[int, Any]], None]
 
 @dataclass(eq=False)
 class Watch:
-    """Watch of a value that members announce, from `Membership.watch`.
+    """Repeated reading of a value that members publish. `Membership.watch` makes it.
 
     Attributes:
-        every: seconds between looks.
-        on_look: called after each look.
+        every: seconds between two readings.
+        on_look: called with the values after each reading.
         until: time at which the watch ends (`time.monotonic`). If None, it does not end.
     """
 
@@ -77,7 +77,7 @@ class MemberStore(abc.ABC):
 
     Attributes:
         role: role of the members in errors: 'trainer', 'client'.
-        is_bounded: whether each call ends soon, or raises an error.
+        is_bounded: True if each call ends soon, or raises an error.
     """
 
     role: str
@@ -85,36 +85,36 @@ class MemberStore(abc.ABC):
 
     @abc.abstractmethod
     def put(self, name: str, value: object) -> None:
-        """Publish a value of this member, anything that JSON can hold."""
+        """Publish a value of this member under a name. JSON must be able to hold the value."""
 
     @abc.abstractmethod
     def get(self, name: str, ranks: Iterable[int]) -> dict[int, Any]:
-        """Return the values that members have published, by rank, without waiting."""
+        """Return the values `name` that members have published, by rank, without waiting."""
 
     @abc.abstractmethod
     def get_all(self, name: str, ranks: Sequence[int], seconds: float) -> dict[int, Any]:
-        """Return the values of all ranks, or fewer if a value is missing after `seconds`."""
+        """Return the values `name` of all `ranks`. If one is missing after `seconds`, fewer."""
 
     def announce(self, name: str, value: object) -> None:
         """Publish a value that few members have, and that other members read repeatedly."""
         self.put(name, value)
 
     def announced(self, name: str, ranks: Sequence[int]) -> dict[int, Any]:
-        """Return announced values, by rank. Cheap while there is none."""
+        """Return announced values `name` by rank. While there are none, this costs little."""
         return self.get(name, ranks)
 
     @abc.abstractmethod
     def delete(self, name: str) -> None:
-        """Delete a value of this member, if the store does not do so itself."""
+        """Delete this member's value `name`, unless the store removes it itself."""
 
     @abc.abstractmethod
     def renew(self, renewals: int, has_left: bool = False) -> None:
-        """Renew this member's lease, or note that it leaves."""
+        """Record a sign of life of this member, number `renewals`, or that the member leaves."""
 
     @abc.abstractmethod
     def sightings(self, ranks: Iterable[int]) -> dict[int, Sighting]:
-        """Return records of members' leases, by rank, without members that never renewed."""
+        """Return records of members' signs of life, by rank. Members without any are left out."""
 
     @abc.abstractmethod
     def disconnect(self) -> None:
-        """End the connection if this object made it. Calls in other threads then fail at once."""
+        """Close the connection if this object opened it. Calls in other threads then fail."""

@@ -42,14 +42,15 @@ _log = log.get(__name__)
 
 
 class Membership:
-    """Membership of this process in a group.
+    """Membership of this process in a group: values that members share, and signs of life.
 
     Args:
         store: store of values and leases.
         rank: rank of this member.
         world_size: number of members.
         timeout: seconds to wait for a member that has not arrived yet.
-        lease: seconds of silence after which a member counts as ended. If None, $KHOP_LEASE or 30.
+        lease: seconds without a sign of life after which a member counts as ended. If None,
+            $KHOP_LEASE or 30.
 
     Attributes:
         role: role of the members in errors.
@@ -96,16 +97,16 @@ class Membership:
         self._call(self._store.put, name, value)
 
     def post(self, name: str, value: object) -> None:
-        """Publish a value soon, without waiting, if the store is reachable. See `publish`."""
+        """Publish a value without waiting. It is in the store soon, if the store is reachable."""
         self._submit_if_reachable(self._store.put, name, value)
 
     def announce(self, name: str, value: object, wait: bool = True) -> None:
-        """Publish a value that few members have, for members that `watch` it.
+        """Publish a value that few members have, for other members that call `watch`.
 
-        If not `wait`, the value is in the store soon, unless the store has gone.
+        Without `wait`, the value is in the store soon, unless the store has gone.
 
         Raises:
-            RendezvousError: the store is unreachable, and `wait`.
+            RendezvousError: the store is unreachable (only with `wait`).
         """
         if wait:
             self._call(self._store.announce, name, value)
@@ -113,11 +114,15 @@ class Membership:
             self._submit_if_reachable(self._store.announce, name, value)
 
     def announced(self, name: str, ranks: Sequence[int]) -> dict[int, Any]:
-        """Return announced values of these members, by rank. Raises the errors of `poll`."""
+        """Return the values `name` that these members have announced, by rank.
+
+        Raises:
+            RendezvousError: the store is unreachable.
+        """
         return self._call(self._store.announced, name, ranks)
 
     def delete(self, name: str) -> None:
-        """Delete this member's value soon, without waiting."""
+        """Delete this member's value `name` soon, without waiting."""
         self._submit_if_reachable(self._store.delete, name)
 
     def poll(self, name: str, ranks: Iterable[int]) -> dict[int, Any]:
@@ -129,7 +134,7 @@ class Membership:
         return self._call(self._store.get, name, list(ranks))
 
     def get_all(self, name: str, ranks: Sequence[int], seconds: float = 0.0) -> dict[int, Any]:
-        """Return the values of all these ranks, or fewer: see `MemberStore.get_all`."""
+        """Return the values `name` of all `ranks`. If one is missing after `seconds`, fewer."""
         return self._call(self._store.get_all, name, ranks, seconds)
 
     def wait_for(self, name: str, ranks: Iterable[int], action: str) -> dict[int, Any]:
@@ -156,14 +161,17 @@ class Membership:
         )
 
     def all_gather(self, name: str, action: str) -> list[Any]:
-        """Wait for the values of all members, and return them by rank. See `wait_for`."""
+        """Wait for all members' values `name`, and return them by rank.
+
+        Raises as `wait_for` does.
+        """
         values = self.wait_for(name, range(self.world_size), action)
         return [values[rank] for rank in range(self.world_size)]
 
     # Leases and failures ------------------------------------------------------------------------
 
     def hold(self) -> None:
-        """Renew this member's lease every second from now on, since others need this process."""
+        """Give a sign of life every second from now on, since other members need this process."""
         if self.others and not self._holds:
             self._holds = True
             self._wake()
@@ -174,7 +182,7 @@ class Membership:
         self._call(partial(self._store.renew, has_left=True), self._renewals)
 
     def have_left(self, ranks: Sequence[int]) -> bool:
-        """Return whether all these members have left without a failure."""
+        """Return True if all members with these ranks have left without a failure."""
         sightings = self._call(self._store.sightings, ranks)
         return all(rank in sightings and sightings[rank].has_left for rank in ranks)
 
@@ -186,13 +194,13 @@ class Membership:
         every: float,
         seconds: float | None = None,
     ) -> Watch:
-        """Read a value that members announce, at intervals, in this object's thread.
+        """Read a value of other members at intervals, in this object's thread.
 
         Args:
             name: name of the value.
             ranks: ranks of the members.
-            on_look: called after each look, in the thread, with the values that were read.
-            every: seconds between looks.
+            on_look: called after each reading, in the thread, with the values that were read.
+            every: seconds between two readings.
             seconds: time after which the watch ends. If None, at `unwatch`.
         """
         until = None if seconds is None else time.monotonic() + seconds
@@ -205,14 +213,14 @@ class Membership:
         return watch
 
     def unwatch(self, watch: Watch) -> None:
-        """End a watch. Does nothing if it has ended."""
+        """End the reading that `watch` has begun. If it has ended, nothing happens."""
         with self._changed, contextlib.suppress(ValueError):
             self._watches.remove(watch)
 
     def look(self, ranks: Sequence[int]) -> dict[int, Failure]:
-        """Read the leases of members, and return the failures.
+        """Read the members' signs of life, and return failures by rank.
 
-        Call it every second while failures matter. Time without looks counts for no lease.
+        Call it every second while failures matter. Time without calls counts for no member.
         """
         sightings: Mapping[int, Sighting] = {}
         try:
@@ -236,9 +244,9 @@ class Membership:
         return {failure.rank: failure for failure in failures if failure is not None}
 
     def renewed_at(self, rank: int) -> float:
-        """Return when a member's lease was last renewed (`time.monotonic`), as `look` saw it.
+        """Return the time (`time.monotonic`) of a member's last sign of life, as `look` saw it.
 
-        The first look counts as a renewal. Minus infinity if the lease was never renewed.
+        The first `look` counts as one. Minus infinity if there was none.
         """
         return self._leases[rank].heard_at if rank in self._sightings else float("-inf")
 
@@ -256,11 +264,11 @@ class Membership:
 
     @property
     def has_store(self) -> bool:
-        """True if the store is reachable, as far as is known."""
+        """True until a function of the group's store has failed."""
         return self._unreachable is None
 
     def check(self) -> None:
-        """Raise RendezvousError if the store is unreachable."""
+        """Raise RendezvousError if the group's store (of values and leases) is unreachable."""
         if self._unreachable is not None:
             raise RendezvousError(self._unreachable)
 
@@ -281,10 +289,10 @@ class Membership:
     # Calls of the store -------------------------------------------------------------------------
 
     def _call(self, function: Callable[..., _Result], *arguments: Any) -> _Result:
-        """Call the store and return its result.
+        """Call a function of the store in the store's thread, and return its result.
 
         Raises:
-            RendezvousError: it is unreachable.
+            RendezvousError: the store is unreachable.
         """
         if self._store.is_bounded or threading.current_thread() is self._thread:
             return function(*arguments)
@@ -331,7 +339,7 @@ class Membership:
             self._changed.notify_all()
 
     def _run(self) -> None:
-        """Make calls, renew the lease and read watched values, until the member is closed."""
+        """Thread of the store: calls, signs of life and watched values, until `close`."""
         while True:
             with self._changed:
                 if not self._calls and not self._is_closing:
@@ -354,7 +362,7 @@ class Membership:
             self._look()
 
     def _pause(self) -> float | None:
-        """Return the seconds until the next look or renewal is due. None if none is planned."""
+        """Return the seconds until the thread must read or renew next. None if never."""
         now = time.monotonic()
         self._watches = [w for w in self._watches if w.until is None or w.until > now]
         due = [watch.next_look for watch in self._watches]
@@ -363,7 +371,7 @@ class Membership:
         return max(0.0, min(due) - now) if due else None
 
     def _attempt(self, call: Callable[[], _Result]) -> _Result | None:
-        """Call the store. Return None if it is unreachable."""
+        """Call a function of the group's store. If the store is unreachable, return None."""
         if not self.has_store:
             return None
         try:
@@ -373,13 +381,13 @@ class Membership:
             return None
 
     def _note_error(self, error: Exception) -> None:
-        """Note that the store is unreachable: a lost connection does not come back."""
+        """Record that the store is unreachable. A lost connection does not come back."""
         is_lost = isinstance(error, RendezvousError) and not self._store.is_bounded
         if is_lost and self.has_store:
             self._unreachable = str(error)
 
     def _look(self) -> None:
-        """Read the values of all watches that are due, and call the watches' functions."""
+        """Read all watched values that are due, and call the functions of their watches."""
         now = time.monotonic()
         with self._changed:
             due = [watch for watch in self._watches if watch.next_look <= now]

@@ -1,4 +1,4 @@
-"""Pauses between looks at a job's store. Runs in trainers. Imports no torch.
+"""Pauses between looks at a job's store, torch.distributed's. Runs in trainers. No torch.
 
 Trainers wait for values by looking for them (`Store.check`), with pauses in Python. A store's own
 `wait` is a call in C++ that no signal handler can end before its timeout. SIGTERM and Ctrl-C would
@@ -16,12 +16,12 @@ _SHORTEST, _LONGEST, _GROWTH = 0.005, 0.1, 1.5
 
 
 def pauses(timeout: float) -> Iterator[None]:
-    """Sleep between iterations, longer each time up to 0.1 s, until the time is over.
+    """Iterate with a sleep between, longer each time up to 0.1 s, until the time is over.
 
     The first iteration begins at once. One more follows when the time is over.
 
     Args:
-        timeout: seconds.
+        timeout: seconds until the end.
     """
     end, pause = time.monotonic() + timeout, _SHORTEST
     while True:

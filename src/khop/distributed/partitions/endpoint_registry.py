@@ -1,11 +1,12 @@
-"""Table of the current endpoints of a group's partition servers. Runs in trainers.
+"""Table of the current endpoints (addresses and keys) of the trainers' partition servers.
 
-Updates come from this trainer's `ServerSupervisor` and `Membership`, in their threads. A trainer
-publishes an update when one of its servers has moved or has ended for good. Other trainers read
-updates only while requests wait for a lost server, every 0.25 s. Readers apply updates in their own
-thread. A client in this process does so when it has lost a server (`follow`). Sampler processes get
-updates from their trainer, which polls an `EndpointWatcher`. The key of a server is its partition,
-or for a primary `service.primary_key`.
+Runs in trainers. Updates come from this trainer's `ServerSupervisor` and `Membership`, in their
+threads. A trainer publishes an update when one of its servers has moved or has ended for good.
+Other trainers read updates only while requests wait for a lost server, every 0.25 s. Readers apply
+updates in their own thread. A client in this process does so when it has lost a server (`follow`).
+Sampler processes get updates from their trainer, which polls an `EndpointWatcher`. The key of a
+server in the table is its partition. A primary, the server with a partition's state, has key
+`service.primary_key`.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ _LOOK_SECONDS, _SEARCH_SECONDS = 0.25, 5.0
 
 
 class EndpointWatcher:
-    """Endpoint updates for one reader's thread, from `EndpointRegistry.subscribe`."""
+    """Receiver of changed endpoints, for one thread. `EndpointRegistry.subscribe` makes it."""
 
     def __init__(self, endpoint_registry: EndpointRegistry) -> None:
         self._endpoint_registry = endpoint_registry
@@ -45,15 +46,15 @@ class EndpointWatcher:
         weakref.finalize(self, os.close, self._event)
 
     def fileno(self) -> int:
-        """Return an eventfd, readable when there are changes."""
+        """Return a descriptor that `select` finds readable when there are changed endpoints."""
         return self._event
 
     def notify(self) -> None:
-        """Make the eventfd readable. Any thread."""
+        """Make the descriptor readable. Any thread may call this."""
         os.eventfd_write(self._event, 1)
 
     def changes(self) -> dict[int, EndpointUpdate]:
-        """Return the updates of servers since the last call, by key, without primaries."""
+        """Return servers' endpoints that have changed since the last call, by partition."""
         try:
             os.eventfd_read(self._event)
         except BlockingIOError:
@@ -67,7 +68,7 @@ class EndpointWatcher:
         return new
 
     def latest(self, key: int) -> EndpointUpdate | None:
-        """Return the last update of a server. None if it still has its first endpoint."""
+        """Return the last change of the endpoint of server `key`. None if it never changed."""
         return self._updates.get(key)
 
     def look_for(self, key: int) -> None:
@@ -78,10 +79,12 @@ class EndpointWatcher:
 
 
 class EndpointRegistry:
-    """Table of the servers of a group of trainers. Restarts this trainer's own servers.
+    """Table of the endpoints of the trainers' partition servers.
+
+    It also restarts this trainer's own servers. Names of published values begin with `name`.
 
     Attributes:
-        updates: last update of every server that has moved or ended, by key.
+        updates: last endpoint of every server that has moved or ended, by key.
         supervisor: supervisor of this trainer's servers.
     """
 
@@ -101,21 +104,21 @@ class EndpointRegistry:
         self._lock = threading.Lock()
 
     def keep(self, key: int, server: PartitionServerProcess, *further_keys: int) -> None:
-        """Keep a server of this trainer running. Trainers use the server under all these keys."""
+        """Keep a server of this trainer running. It is in the table under all these keys."""
         self._served[key] = server.content
         self._known_as[key] = [key, *further_keys]
         self.supervisor.keep(key, server)
         self._context.members.hold()
 
     def assign(self, key: int, rank: int, is_near: bool) -> None:
-        """Record which trainer runs a server in use, and whether it is on this machine."""
+        """Record the rank of the trainer that runs server `key`. `is_near`: on this machine."""
         self._owners[key] = rank
         self._is_near[key] = is_near
         if rank != self._context.rank:
             self._context.use_others()
 
     def look_for(self, key: int) -> None:
-        """Start a search for a lost server, which may end in an update. Returns at once."""
+        """Start a search for the new endpoint of the lost server `key`. Returns at once."""
         rank, now = self._owners[key], time.monotonic()
         if rank == self._context.rank:  # the supervisor reports this trainer's own servers
             return
@@ -130,9 +133,9 @@ class EndpointRegistry:
     def follow(
         self, client: PartitionClient, key_of: Callable[[int], int] = lambda part: part
     ) -> None:
-        """Register a client of this process, which then gets updates of servers that it has lost.
+        """Register a client of this process, which then learns new endpoints of lost servers.
 
-        `key_of` returns the key of a server from its number in the client.
+        `key_of` converts the number of a server in the client to its key in the table.
         """
         applied: dict[int, EndpointUpdate] = {}
         looked: dict[int, float] = {}
@@ -162,14 +165,14 @@ class EndpointRegistry:
         return subscription
 
     def check_servers(self) -> None:
-        """Raise PartitionUnavailableError if one of this trainer's servers was given up."""
+        """Raise PartitionUnavailableError if one of this trainer's servers cannot be restarted."""
         if self._own_failure is not None:
             raise PartitionUnavailableError(
                 f"{self._own_failure}: other trainers cannot go on without it"
             )
 
     def _on_look(self, key: int, announced: Mapping[int, Any]) -> None:
-        """Record an update of a lost server. Give it up if its trainer has failed."""
+        """Record a lost server's new endpoint from `announced` values, or its trainer's failure."""
         rank, members, before = self._owners[key], self._context.members, self.updates.get(key)
         failure = members.look([rank]).get(rank)
         update, after = announced.get(rank, {}).get(str(key)), before
@@ -201,7 +204,7 @@ class EndpointRegistry:
         self._update(dict.fromkeys(self._used_here(key), why))
 
     def _used_here(self, key: int) -> list[int]:
-        """Return the keys under which this trainer uses one of its own servers."""
+        """Return the keys in the table under which this trainer uses its own server `key`."""
         return [k for k in self._known_as[key] if self._owners.get(k) == self._context.rank]
 
     def _post(self, updates: Mapping[int, Mapping[str, object]]) -> None:
@@ -212,7 +215,7 @@ class EndpointRegistry:
     def close(self, why: str) -> None:
         """End this trainer's servers.
 
-        The reason is published to trainers that still use them, unless all have finished.
+        The reason, `why`, is published to trainers that still use them, unless all have finished.
         """
         servers = [] if self._context.others_have_finished else list(self.supervisor.servers)
         self._post({known: {"ended": why} for key in servers for known in self._known_as[key]})

@@ -35,7 +35,7 @@ _IN_FLIGHT = 4
 
 
 class Table(NamedTuple):
-    """Attributes of a node or edge type."""
+    """Attributes `names` of the node or edge type (`element`) with index `type_index`."""
 
     element: str  # 'node' or 'edge'
     type_index: int
@@ -43,7 +43,10 @@ class Table(NamedTuple):
 
 
 class PartitionReader:
-    """Reader of all parts of a folder, for a trainer at home in one."""
+    """Reader of all parts of a folder, for a trainer that has loaded one of them.
+
+    Rows come from files on this machine, or from other trainers' servers.
+    """
 
     def __init__(self, folder: PartitionFolder, home: int) -> None:
         self._folder = folder
@@ -58,7 +61,7 @@ class PartitionReader:
     def rows(
         self, tables: Sequence[tuple[Table, Int64Array]], peers: Callable[[], SharedClient]
     ) -> list[dict[str, Array]]:
-        """Read rows of attributes, with all requests sent together.
+        """Read rows of attributes. All requests to other partitions are sent together.
 
         Args:
             tables: attributes, and the new ids of nodes or positions of edges.
@@ -73,7 +76,7 @@ class PartitionReader:
     def rows_with(
         self, tables: Sequence[tuple[Table, Int64Array]], client: PartitionClient | None
     ) -> list[dict[str, Array]]:
-        """Read rows as `rows` does, with the caller's client."""
+        """Read rows of attributes with the caller's client. Arguments are as for `rows`."""
         fetches = []
         for table, ids in tables:
             fetcher = PartRows(self.part, *table, client)
@@ -87,13 +90,20 @@ class PartitionReader:
     def session(
         self, peers: Callable[[], SharedClient]
     ) -> AbstractContextManager[PartitionClient | None]:
-        """Return a context manager of a client, or of None if there is only one part."""
+        """Return a context that yields a client of the other parts, or None if there are none."""
         return nullcontext() if self._meta.num_parts == 1 else peers().client()
 
     def attribute(
         self, element: str, index: int, name: str, peers: Callable[[], SharedClient]
     ) -> Array:
-        """Read a whole attribute: [count, ...] by original id, in its storage dtype."""
+        """Read a whole attribute in its stored dtype, with one row per node or edge by original id.
+
+        Args:
+            element: 'node' or 'edge'.
+            index: index of the type.
+            name: name of the attribute.
+            peers: returns the connections to other partitions.
+        """
         meta = self._meta.types(element)[index]
         attr = meta.attrs[name]
         # Zeros: rows that damaged ids leave out must not hold earlier contents of the memory.
@@ -105,11 +115,11 @@ class PartitionReader:
     def positions(
         self, index: int, edge_ids: Int64Array, peers: Callable[[], SharedClient]
     ) -> Int64Array:
-        """Return the storage positions of edges, by their original ids.
+        """Return the positions of edges of type `index` in the folder, by their original ids.
 
-        The first call builds a table of all edges of the type from the parts' lists of original
-        ids, and keeps it: 4 bytes per edge below 2^31 edges, else 8. Where the folder keeps no
-        original ids, positions are the ids.
+        The first call builds a table of all edges of the type, and keeps it: 4 bytes per edge below
+        2^31 edges, else 8. If the folder has no original ids, positions are the ids. `peers`
+        returns the connections to other partitions.
         """
         if not self._meta.edge_types[index].edge_ids:
             check_range(edge_ids, self._meta.edge_types[index].count, "edge ids")
@@ -126,9 +136,10 @@ class PartitionReader:
     def edge_list(
         self, index: int, peers: Callable[[], SharedClient]
     ) -> tuple[Int64Array, Int64Array]:
-        """Read sources and destinations of an edge type: each [num_edges] int64, original ids.
+        """Read the whole edge list of a type: sources and destinations, [num_edges] int64 each.
 
-        Both are ordered by original edge id.
+        They are original ids, in the order of original edge ids. `index` is the index of the edge
+        type. `peers` returns the connections to other partitions.
         """
         rows_type, columns_type = self._ends(index)
         row_ids, column_ids = (
@@ -144,7 +155,7 @@ class PartitionReader:
         return (columns, rows) if self._meta.edge_dir == "in" else (rows, columns)
 
     def _ends(self, index: int) -> tuple[int, int]:
-        """Return the node types of rows and of neighbours."""
+        """Return the indices of an edge type's node types: of rows, and of their neighbours."""
         neighbors, rows = self.part.relations[index]
         return rows, neighbors
 
@@ -154,7 +165,10 @@ class PartitionReader:
     def _all_rows(
         self, element: str, index: int, name: str, peers: Callable[[], SharedClient]
     ) -> Iterator[tuple[int, Array, Array]]:
-        """Yield (first row, values, original ids) of all parts, in pieces."""
+        """Yield (first row, values, original ids) of an attribute in all parts, piece by piece.
+
+        `element` is 'node' or 'edge', `index` the type, and `peers` returns the connections.
+        """
         id_name = "id" if element == "node" else "edge_id"
         names = [name] if name == id_name else [name, id_name]
         bounds = self._meta.types(element)[index].bounds
@@ -191,7 +205,10 @@ class PartitionReader:
     def _all_edges(
         self, index: int, peers: Callable[[], SharedClient]
     ) -> Iterator[tuple[Array, Array, Array]]:
-        """Yield (rows, neighbours, original edge ids) of all parts, in pieces. Ends are new ids."""
+        """Yield (rows, neighbours, original edge ids) of edges of type `index`, piece by piece.
+
+        Rows and neighbours are new ids of nodes. `peers` returns the connections to other parts.
+        """
         row_bounds = self._meta.node_types[self._ends(index)[0]].bounds
         edge_bounds = self._meta.edge_types[index].bounds
         for part in range(self._meta.num_parts):
@@ -216,7 +233,7 @@ class PartitionReader:
     def _edges_of_server(
         self, client: PartitionClient, part: int, index: int, rows: Int64Array
     ) -> tuple[Array, Array, Array]:
-        """Fetch (rows, neighbours, original edge ids) of all edges of some rows of another part."""
+        """Request all edges of `rows` of another part: (rows, neighbours, original edge ids)."""
         edge_type = self._meta.edge_types[index]
         every = HopRequest(fanout=-1, replace=False, with_edge=True, key=0)
         drawn = client.sample(part, index, RowSet(rows), every)

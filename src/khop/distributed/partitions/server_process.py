@@ -1,4 +1,4 @@
-"""Start of a server process for other trainers, with sockets that only they can use.
+"""Start of a trainer's server process, with sockets that only the job's trainers can use.
 
 Runs in trainers. Trainers on the same machine reach a server at `ipc://` in a folder that only the
 owner can enter. Trainers on other machines reach it at `tcp://` with CURVE keys of the job.
@@ -86,7 +86,7 @@ class PartitionServerProcess:
             raise
 
     def learn_addresses(self, ready: Message) -> bool:
-        """Record the addresses in a server's READY message. Return whether they have changed."""
+        """Record the addresses in a server's first message, READY. Return True if they are new."""
         addresses = ready.json()["addresses"]
         before = self.announcement
         self.announcement = {
@@ -114,16 +114,17 @@ class PartitionServerProcess:
         self.process = ChildProcess(self._module, self._config)
 
     def close(self) -> None:
-        """End the server. A second call does nothing."""
+        """End the server process and wait for its end. A second call does nothing."""
         self.process.close()
         if self._socket is not None:  # a server that was killed has not removed its socket
             remove_socket(self._socket)
 
 
 def announced_endpoint(announcement: Announcement, is_near: bool) -> Endpoint:
-    """Return the endpoint in a trainer's announcement, for this machine (`is_near`) or another.
+    """Return a server's endpoint from the values that its trainer has published.
 
-    A transport that the user of this process has named comes first, if the server has it, too.
+    `is_near` is True if the server is on this machine. A transport that the user of this process
+    has named comes first, if the server has it, too.
     """
     own = announcement.get("own")
     transport = transport_of(own)
@@ -135,9 +136,9 @@ def announced_endpoint(announcement: Announcement, is_near: bool) -> Endpoint:
 
 
 def _kept_or_new_folder(folder: Path) -> Path:
-    """Return the folder, recreated if needed, or a new one if other users could enter it.
+    """Return a folder for sockets: this one, or a new one if other users could enter it.
 
-    A server that ended without a failure has removed its folder.
+    A server that ended without a failure has removed its folder, which is made again.
     """
     with contextlib.suppress(FileExistsError):
         folder.mkdir(mode=0o700)

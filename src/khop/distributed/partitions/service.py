@@ -30,7 +30,7 @@ from khop.storage.folder import PartitionFolder
 
 @dataclass(frozen=True)
 class Claim:
-    """Machine and partitions of a trainer, as published to the other trainers."""
+    """Machine and partitions of a trainer, published to others. `home` is the one it has loaded."""
 
     host: str
     address: str
@@ -40,15 +40,17 @@ class Claim:
 
 
 class PartitionService:
-    """Access of this trainer to the partitions of a folder. All trainers create it together.
+    """Access of a trainer to all partitions, and the servers that it runs for other trainers.
+
+    All trainers create it together.
 
     Args:
         context: the trainer's group.
         folder: the partition folder.
-        home: this trainer's partition.
-        also_serve: further partitions that this trainer's machine serves.
-        requests: modules of the user's requests, which primaries import (see `users_requests`). The
-            same for all trainers.
+        home: the partition that this trainer has loaded.
+        also_serve: further partitions that this trainer serves, no trainer's home.
+        requests: modules of the user's requests, which servers with a partition's state import (see
+            `users_requests`). The same for all trainers.
 
     Raises:
         RendezvousError: trainers have different folders, or no trainer has some partition.
@@ -87,12 +89,12 @@ class PartitionService:
         return [claim.home for claim in self.claims]
 
     def owners(self, part: int) -> list[int]:
-        """Return the ranks that own a partition: all at home in it, else all that serve it."""
+        """Return the ranks of the trainers that have loaded a partition, else that serve it."""
         at_home = [r for r, claim in enumerate(self.claims) if claim.home == part]
         return at_home or [r for r, claim in enumerate(self.claims) if part in claim.parts]
 
     def primary(self, part: int) -> int:
-        """Return the rank whose server has the state of a partition: the first of its owners."""
+        """Return the rank whose server has a partition's state: the partition's first owner."""
         return self.owners(part)[0]
 
     def _check_claims(self) -> None:
@@ -117,14 +119,16 @@ class PartitionService:
             )
 
     def endpoints(self) -> dict[int, Endpoint]:
-        """Return the last known endpoints of all partitions but the home partition.
+        """Return the last known endpoints of all partitions, except the home partition.
 
-        Starts this trainer's servers first.
+        It is the partition that this trainer has loaded. Starts this trainer's servers first.
         """
         return {key: endpoint for key, endpoint in self._by_key().items() if key >= 0}
 
     def state_client(self, timeout: float) -> PartitionClient:
-        """Connect to the primaries of all partitions, the home included.
+        """Connect to the servers with the state of each partition, also of the own one.
+
+        `timeout` is in seconds, for each request.
 
         Raises:
             ValueError: the service was made without requests that have a state.
@@ -138,7 +142,7 @@ class PartitionService:
         return client
 
     def client(self, timeout: float) -> PartitionClient | None:
-        """Connect to the other partitions. None if there are none."""
+        """Connect to the other partitions. `timeout` is in seconds. None if there are none."""
         endpoints = self.endpoints()
         if not endpoints:
             return None
@@ -147,7 +151,7 @@ class PartitionService:
         return client
 
     def _by_key(self) -> dict[int, Endpoint]:
-        """Return the last known endpoints, by key in the registry."""
+        """Return the last known endpoint of each server, by its key in the trainers' table."""
         if self._first_endpoints is None:
             self._start_servers()
             self._first_endpoints = self._find_endpoints()
@@ -158,7 +162,7 @@ class PartitionService:
         return newest
 
     def _needed_by(self, part: int, server: int) -> tuple[bool, bool]:
-        """Return whether trainers on this host, and on others, get a partition from `server`."""
+        """Return if trainers on this host, and on others, get a partition from rank `server`."""
         is_primary = bool(self._requests) and server == self.primary(part)
         users = [
             claim
@@ -169,7 +173,7 @@ class PartitionService:
         return any(c.host == host for c in users), any(c.host != host for c in users)
 
     def _server_of(self, part: int, user: int) -> int:
-        """Return the rank whose server sends a partition to `user`: on its host if possible."""
+        """Return the rank whose server sends a partition to rank `user`: on its host, if any."""
         having = [r for r, c in enumerate(self.claims) if part in c.parts]
         near = [r for r in having if self.claims[r].host == self.claims[user].host]
         return (near or having)[0]
@@ -245,5 +249,5 @@ class PartitionService:
 
 
 def primary_key(part: int) -> int:
-    """Return the key of a partition's primary in the registry. Readers use other keys."""
+    """Return the key, below 0, of the server with a partition's state in `endpoint_registry`."""
     return -1 - part

@@ -17,11 +17,12 @@ if TYPE_CHECKING:
 
 
 class SharedClient:
-    """Connections to the servers of other partitions: one client per process, a thread at a time.
+    """Connections to other partitions' servers, which threads and forks of a process share.
 
-    Survives `fork` and pickling: each process opens connections of its own. Two threads must not
-    use a ZeroMQ socket at the same time, so a lock guards the client. The registry finds lost
-    servers for this process. In other processes a lost server must return at its old endpoint.
+    One thread uses them at a time. After `fork` or pickling, each process opens its own. Two
+    threads must not use a ZeroMQ socket at the same time, so a lock guards the client. The registry
+    finds lost servers for this process. In other processes a lost server must return at its old
+    endpoint.
     """
 
     def __init__(
@@ -40,7 +41,7 @@ class SharedClient:
         weakref.finalize(self, _close, self._clients)
 
     def __reduce__(self) -> tuple[type[SharedClient], tuple[dict[int, Endpoint], KeyPair | None]]:
-        """Pickle the endpoints, without connections and registry."""
+        """Pickle only the endpoints and the keys. The new process opens connections of its own."""
         return SharedClient, (self._endpoints, self._credentials)
 
     @contextmanager

@@ -68,7 +68,7 @@ class ServerSupervisor:
         self.num_restarts = 0
 
     def keep(self, key: int, server: PartitionServerProcess) -> None:
-        """Supervise a server from now on, until `close` ends it."""
+        """Restart a server whenever it ends, until `close`. `key` identifies it in callbacks."""
         self._kept[key] = _Supervised(server, time.monotonic())
         if not self._thread.is_alive():
             self._thread.start()

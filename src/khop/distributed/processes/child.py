@@ -88,7 +88,7 @@ class ChildProcess:
             self.configure(config, descriptors)
 
     def configure(self, config: Mapping[str, Any], descriptors: Sequence[int] = ()) -> None:
-        """Send the configuration to a process that was started without one."""
+        """Send the configuration, and descriptors of memory, to a process that has none yet."""
         # The kernel's signal follows the thread that started the child, not the process.
         lasting = threading.current_thread() is threading.main_thread()
         with contextlib.suppress(ConnectionError):  # receive() reports it
@@ -112,7 +112,7 @@ class ChildProcess:
         return self._process.poll() is not None
 
     def exit_status(self) -> str:
-        """Return how the process ended, in words. Waits up to 2 s: call when it is ending."""
+        """Return text that explains how the process ended. Waits up to 2 s for the end."""
         try:
             code = self._process.wait(_GRACE_SECONDS)
         except subprocess.TimeoutExpired:
@@ -127,11 +127,11 @@ class ChildProcess:
         return False
 
     def log_tail(self) -> str:
-        """Return the end of its standard error. Call when it has ended."""
+        """Return the last lines of the process's standard error. Call it when it has ended."""
         return self._log.text()
 
     def last_task(self) -> tuple[int, int] | None:
-        """Return the (epoch, batch) that it worked on last, if known, also when it has ended."""
+        """Return the (epoch, batch) that the process worked on last, or None if it had none."""
         return self._task.read()
 
     def close(self) -> None:
@@ -153,7 +153,7 @@ class _StderrTail:
         self._thread = threading.Thread(target=self._forward, name="khop-log", daemon=True)
 
     def start(self) -> None:
-        """Start reading. Call when the child has its end."""
+        """Start the thread that reads. Call it once the child process has been started."""
         os.close(self.child_end)
         self._thread.start()
 
@@ -172,7 +172,7 @@ class _StderrTail:
         os.close(self._parent_end)
 
     def text(self) -> str:
-        """Return the end of the child's output. Call when the child has ended."""
+        """Return the last output of the child process. Call it when the process has ended."""
         self._thread.join(1.0)  # until all is read, but a child of the child can hold the pipe open
         kept = b"".join(list(self._kept))[-_KEPT_BYTES:]
         return kept.decode(errors="replace").strip()
@@ -185,7 +185,7 @@ def _write_stderr(text: bytes) -> None:
 
 
 class CurrentTaskPage:
-    """A page of shared memory in which a child publishes its current task.
+    """A page of shared memory in which a child process publishes the batch it is working on.
 
     Args:
         descriptor: descriptor of the memory. If None, a new page is made, as the parent does.
@@ -210,12 +210,12 @@ class CurrentTaskPage:
         return None if epoch == _NO_TASK else (epoch, batch)
 
     def close_descriptor(self) -> None:
-        """Close the descriptor. The page stays mapped."""
+        """Close the descriptor of the memory. The page can still be read."""
         os.close(self.descriptor)
 
 
 def _program(module: str, imports: Sequence[str] = ()) -> str:
-    """Return the Python code that the child's interpreter runs.
+    """Return the Python code that a child process runs: `imports`, then program `module`.
 
     `-m` and `-c` put the working directory first on the path, where a user's `typing.py` would
     shadow Python's. So the code sets the child's path to its parent's.
@@ -240,7 +240,7 @@ def _end(process: subprocess.Popen[bytes], line: ControlLine, owner: int) -> Non
 
 
 def explain_crashes(root: str | None) -> None:
-    """Make this process log the cause of a fault that ends it.
+    """Make this process log the cause of a fault that ends it, such as SIGSEGV.
 
     The exit status does not change.
 
@@ -262,10 +262,10 @@ def explain_crashes(root: str | None) -> None:
 
 
 def start_up() -> tuple[ControlLine, Message]:
-    """Set up a child process: open its control line and wait for its configuration.
+    """Set up a child process: open the connection to its parent and wait for its configuration.
 
     Returns:
-        The line and the CONFIG message.
+        The connection (control line), and the message with the configuration.
     """
     explain_crashes(None)
     line = ControlLine(socket.socket(fileno=int(sys.argv[1])))
@@ -288,7 +288,7 @@ def start_up() -> tuple[ControlLine, Message]:
 
 
 def task_page() -> CurrentTaskPage:
-    """Return the page in which this process publishes its current task to its parent."""
+    """Return the page of shared memory in which this child process publishes its current batch."""
     page = CurrentTaskPage(int(sys.argv[3]))
     page.close_descriptor()
     return page
@@ -300,13 +300,13 @@ def _leave(*_: object) -> None:
 
 
 def parent_has_gone(line: ControlLine, parent: int) -> bool:
-    """Return whether the parent process is ending, or has closed the line.
+    """Return True if the parent process is ending, or has closed the control line.
 
     The threads of a killed process end one after the other. Its children get their signal when the
     thread that started them ends, but its files close with the last thread. So this waits 0.2 s.
 
     Args:
-        line: the line to the parent.
+        line: the connection to the parent.
         parent: its process id.
     """
     poller = select.poll()
@@ -324,10 +324,10 @@ def parent_has_gone(line: ControlLine, parent: int) -> bool:
 
 
 def wait_for_message(line: ControlLine, seconds: float | None = None) -> Message | None:
-    """Wait for the next message on a line. Return None if its other end is closed.
+    """Wait for the next message on a control line. Return None if its other end is closed.
 
     Args:
-        line: the line.
+        line: connection between parent and child process.
         seconds: maximum time to wait, after which None is returned. If None, there is no maximum.
     """
     poller = select.poll()

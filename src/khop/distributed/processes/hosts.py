@@ -10,14 +10,14 @@ from pathlib import Path
 
 
 def host_identity() -> str:
-    """Return an id of boot, network and mount namespace. Equal ids mean shared socket files."""
+    """Return an id of this machine, equal for processes that can share socket files."""
     parts = [Path("/proc/sys/kernel/random/boot_id").read_text().strip()]
     parts += [str(Path(f"/proc/self/ns/{name}").readlink()) for name in ("net", "mnt")]
     return hashlib.sha256("|".join(parts).encode()).hexdigest()[:16]
 
 
 def host_address(master: str | None = None) -> str:
-    """Return this machine's address on the route to the master, for other machines.
+    """Return the address at which other machines reach this one, on the route to `master`.
 
     Args:
         master: host name or address. If None, $MASTER_ADDR, or this machine without that.

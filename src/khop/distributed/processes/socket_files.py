@@ -29,7 +29,7 @@ _CREDENTIALS = struct.Struct("3i")  # process, user, group
 
 
 def socket_folder() -> Path:
-    """Make a folder that only the owner can enter, with a path short enough for a socket's.
+    """Make a folder for sockets that only this user can enter. Its path is short enough.
 
     Removes folders of servers that were killed together with their parents.
     """
@@ -61,7 +61,7 @@ def _remove_abandoned(folder: Path) -> None:
 
 
 def is_own_socket(path: str) -> bool:
-    """Return whether a path is a socket that only this user can have put there, or can move.
+    """Return True if a path is a socket that only this user can have put there, or can move.
 
     Socket and folder belong to this user, and other users cannot enter the folder. All folders
     above belong to this user or the system, and other users cannot rename in them. Links are not
@@ -89,7 +89,7 @@ def is_own_socket(path: str) -> bool:
 
 
 def peer_of(end: socket.socket) -> tuple[int, int]:
-    """Return process id (0 if the system hides it) and user id of the other end.
+    """Return process id (0 if the system hides it) and user id of a socket's other end.
 
     The kernel names the process that called `listen` or `connect` there.
     """
@@ -99,12 +99,12 @@ def peer_of(end: socket.socket) -> tuple[int, int]:
 
 
 def lines_path(path: str) -> str:
-    """Return the path of a graph server's socket for local clients, next to its `ipc://` one."""
+    """Return the path of a graph server's socket for local clients, beside its socket `path`."""
     return str(Path(path).with_name("lines"))
 
 
 def own_path(path: str) -> str:
-    """Return the path of a partition server's file for a user's own transport, next to `path`."""
+    """Return the path of a file for a transport that a user has written, next to socket `path`."""
     return str(Path(path).with_name("own"))
 
 

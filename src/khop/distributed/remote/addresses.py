@@ -18,7 +18,7 @@ from khop.distributed.rpc.keys import ClientKeys, ServerKeys
 
 @dataclass(frozen=True)
 class Servers:
-    """Address of server 0, through which all graph servers are found, and keys.
+    """Address of server 0, through which all graph servers are found, and keys to connect.
 
     Attributes:
         master: 'HOST:PORT' of server 0.
@@ -32,7 +32,7 @@ class Servers:
 
     @classmethod
     def with_keys(cls, master: str, keys: ClientKeys | ServerKeys | None) -> Servers:
-        """Return the address with a process's keys. If `keys` is None, CURVE is not used."""
+        """Return the address of server 0 (`master`) with a process's keys. None: without CURVE."""
         return cls(master) if keys is None else cls(master, keys.server_key, keys.credentials())
 
     @property
@@ -54,7 +54,8 @@ def endpoint_of(entry: ServerEntry, server_key: str | None) -> Endpoint:
 def relocate(connection: Connection, entry: ServerEntry | None, server_key: str | None) -> None:
     """Move a connection to the server's endpoint in `entry`. If `entry` is None, do nothing.
 
-    If the endpoint is invalid, the connection ends, and its state names this reason.
+    If the endpoint is invalid, the connection ends, and its state names this reason. `server_key`:
+    see `endpoint_of`.
     """
     if entry is not None:
         try:
@@ -64,7 +65,7 @@ def relocate(connection: Connection, entry: ServerEntry | None, server_key: str 
 
 
 def local_socket(entry: ServerEntry) -> str | None:
-    """Return the path of a server's `ipc://` socket. None if this process must use TCP.
+    """Return the path of a server's local `ipc://` socket. None if this process must use TCP.
 
     Traffic over it is not encrypted, and the process that registered the address need not have the
     server's key. So the path is used only if the socket must have been made by this user.

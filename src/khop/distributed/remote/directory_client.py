@@ -40,7 +40,7 @@ _CONTENDING_BEAT = 0.25
 
 
 class DirectoryClient(ServerClient):
-    """Connections to graph servers and their directory.
+    """Connections of a process to all graph servers and to their directory.
 
     Args:
         servers: address of the servers, and keys.
@@ -76,13 +76,15 @@ class DirectoryClient(ServerClient):
 
     @property
     def table(self) -> Table | None:
-        """Last table that the directory has sent. None before the first reply."""
+        """Last table of servers and clients from the directory. None before the first reply."""
         return self._table
 
     def wait_for_table(
         self, accept: Callable[[Table], bool], condition: str, timeout: float | None = None
     ) -> Table:
-        """Return a table for which `accept` is true. Wait until the directory sends one.
+        """Wait until the directory sends a table that `accept` returns True for. Return it.
+
+        `timeout` is in seconds. If None, it is the object's.
 
         Raises:
             RendezvousError: the directory refuses this process, or `condition` is not met in time.
@@ -133,7 +135,7 @@ class DirectoryClient(ServerClient):
         return table
 
     def publish(self, name: str, value: object) -> None:
-        """Publish a value of this client. A directory that is restarted later gets it, too."""
+        """Publish a value of this client under a name. A restarted directory gets it again."""
         self._published[name] = json_array(value)
         self.request(None, self._publication(name), [self._published[name]])
 
@@ -142,7 +144,11 @@ class DirectoryClient(ServerClient):
         self._published.pop(name, None)
 
     def look_up(self) -> Table:
-        """Return the directory's table, with all clients. ProtocolError if it is malformed."""
+        """Request and return the directory's table, with all clients.
+
+        Raises:
+            ProtocolError: the reply is malformed.
+        """
         return read_table(self.request(None, Lookup()).arrays, self.name_of(None))
 
     def _publication(self, name: str) -> Publish:
@@ -151,9 +157,10 @@ class DirectoryClient(ServerClient):
         return Publish(own.rank, self.secret, name)
 
     def wait_for(self, name: str, ranks: Sequence[int], wait: float) -> dict[int, Any]:
-        """Return clients' values by rank, as soon as all are published or after `wait` seconds.
+        """Return the values of this name of clients, by rank.
 
-        A reply holds at most 1 MiB of values. Request the missing values again.
+        Waits until all are published, at most `wait` seconds. A reply has at most 1 MiB of values,
+        so request the missing ones again.
 
         Raises:
             ProtocolError: the reply is malformed.
@@ -203,7 +210,7 @@ class DirectoryClient(ServerClient):
             self._register()
 
     def _register(self) -> None:
-        """Send this process's registration, or a lookup if it has none."""
+        """Send this process's registration, or if it has none, a request for the table."""
         self._beat_at = time.monotonic() + _BEAT
         pending = PendingRequest(None, self._identity() or Lookup(), (), _BEAT * 5)
         self._beating = pending.future

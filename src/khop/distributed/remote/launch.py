@@ -175,13 +175,15 @@ def start_server(
     methods: Sequence[str] = (),
     group_name: str | None = None,
 ) -> ServerContext:
-    """Start a graph server as `init_server` does. The calling process may have another role.
+    """Start a graph server in a child process, as `init_server` does.
+
+    The calling process may have another role in the job.
 
     Args:
         dataset: data to serve.
-        config: the server's configuration, except dataset, keys and methods.
+        config: the server's configuration. Its fields about dataset, keys and methods are ignored.
         methods: modules of users' sampling methods.
-        group_name: name of the servers' group.
+        group_name: name of the servers' group. If None: 'khop-servers'.
     """
     check_dataset(dataset, "dataset")
     if isinstance(methods, str) or not all(isinstance(module, str) for module in methods):

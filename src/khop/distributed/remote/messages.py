@@ -86,7 +86,7 @@ class Addresses:
 
 @dataclass(frozen=True)
 class ServerEntry:
-    """Entry of a server in the directory.
+    """A graph server as the directory lists it.
 
     Attributes:
         incarnation: hash of the server's secret, which is new after each start.
@@ -105,7 +105,7 @@ class ServerEntry:
 
 @dataclass(frozen=True)
 class ClientEntry:
-    """Entry of a client in the directory. `gone` is True once it has left or its lease ended."""
+    """A client as the directory lists it. `gone`: it has left, or was silent for too long."""
 
     incarnation: Digest
     name: ShortName
@@ -116,7 +116,7 @@ class ClientEntry:
 
 @dataclass(frozen=True)
 class Table:
-    """Contents of the directory.
+    """Contents of the directory: all graph servers and clients of the job.
 
     Attributes:
         directory: incarnation of the directory. It is new after a restart, which loses the table.
@@ -141,7 +141,7 @@ class Table:
     contending: bool = False
 
     def primary(self, part: int) -> int | None:
-        """Return the rank of the server that has the state of a partition.
+        """Return the rank of the server that has a partition's state (data of users' requests).
 
         The state is on the server of lowest rank that has the partition, also after restarts.
 
@@ -157,7 +157,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Done:
-    """A reply without further fields."""
+    """Reply that only confirms a request: it has no fields."""
 
 
 class GraphServerRequest:
@@ -232,7 +232,7 @@ class RegisterClient(GraphServerRequest, op="register_client"):
 
 @dataclass(frozen=True)
 class Goodbye(GraphServerRequest, op="goodbye"):
-    """Notice that the server or client with this rank and secret leaves."""
+    """Notice to the directory that the server or client with this rank and secret leaves."""
 
     role: Literal["server", "client"]
     rank: ClientRank
@@ -250,7 +250,7 @@ class Publish(GraphServerRequest, op="publish", carries=MAX_VALUE):
 
 @dataclass(frozen=True)
 class Published:
-    """Values of clients, in the order of `ranks`.
+    """Reply to `WaitFor`: values of clients, in the order of `ranks`.
 
     Carries the joined JSON texts, uint8. `ends` has the offset at which each text ends. A reply has
     at most 1 MiB of texts. Request the missing values again.
@@ -283,7 +283,7 @@ class Pong:
 
 @dataclass(frozen=True)
 class Ping(GraphServerRequest, op="ping", reply=Pong):
-    """Request that shows whether a server answers."""
+    """Request to a server that only tests whether it answers."""
 
 
 @dataclass(frozen=True)
@@ -293,34 +293,34 @@ class Statistics(GraphServerRequest, op="statistics"):
 
 @dataclass(frozen=True)
 class DescribeGraph(GraphServerRequest, op="graph"):
-    """Request for a description of the graph. The reply carries JSON text, uint8."""
+    """Request for types, sizes and attributes of the graph. The reply carries JSON text, uint8."""
 
 
 @dataclass(frozen=True)
 class NodesRequest(GraphServerRequest, carries=8 * MAX_ROWS):
-    """Base of requests for one value per node. They carry ids of one node type, [n] int64."""
+    """Base of requests for one value per node. They carry node ids of one type, [n] int64."""
 
     node_type: Id
 
 
 @dataclass(frozen=True)
 class ToNewIds(NodesRequest, op="to_new_ids"):
-    """Request for ids in the folder's numbering. Carries original ids."""
+    """Request to convert original ids, which it carries, to the folder's numbering."""
 
 
 @dataclass(frozen=True)
 class ToOriginalIds(NodesRequest, op="to_original_ids"):
-    """Request for original ids. Carries ids in the folder's numbering."""
+    """Request to convert ids in the folder's numbering, which it carries, to original ids."""
 
 
 @dataclass(frozen=True)
 class NodeTimes(NodesRequest, op="node_times"):
-    """Request for the times of nodes. Carries ids in the folder's numbering."""
+    """Request for the times of nodes. Carries their ids in the folder's numbering."""
 
 
 @dataclass(frozen=True)
 class Split(GraphServerRequest, op="split"):
-    """Request for the nodes of a split, from index `begin` on. A split is a boolean attribute.
+    """Request for the nodes whose boolean attribute is True (a split), from index `begin` on.
 
     The reply carries the split's length, [1], then its nodes' new ids, ascending, and original ids.
     """
@@ -332,7 +332,7 @@ class Split(GraphServerRequest, op="split"):
 
 @dataclass(frozen=True)
 class HomeEdges(GraphServerRequest, op="home_edges"):
-    """Request for every `step`-th edge of a partition, from index `begin` to before `end`.
+    """Request for every `step`-th edge of a partition, from index `begin` to `end` - 1.
 
     The reply carries the original ids of the edges' sources and destinations, [2, n] int64.
     """
@@ -364,26 +364,40 @@ def read_table(arrays: Sequence[Array], where: str) -> Table:
 def read_reply(
     request: GraphServerRequest | type[GraphServerRequest], header: Mapping[str, Any], where: str
 ) -> object:
-    """Read a server's reply to a request. Return an instance of the request's `reply`."""
+    """Check a server's reply to a request, and return it as the request's `reply` class.
+
+    `header` is the reply's. Errors name the server `where`.
+
+    Raises:
+        ProtocolError: the reply is malformed.
+    """
     fields = {name: value for name, value in header.items() if name not in _ENVELOPE}
     text = f"{where} sent a malformed reply to '{request.op}'"
     return codec.from_json(request.reply, fields, text)
 
 
 def json_array(content: object) -> Array:
-    """Return content as JSON text, [n] uint8, for messages whose header would be too small."""
+    """Convert content to JSON text in an array, [n] uint8, for what is too large for a header."""
     return np.frombuffer(json.dumps(content).encode(), np.uint8)
 
 
 def text_bytes(arrays: Sequence[Array]) -> bytes:
-    """Return the bytes of a message's only array, a text. ProtocolError if it has other arrays."""
+    """Return the bytes of a message's only array, a text.
+
+    Raises:
+        ProtocolError: the message has other arrays.
+    """
     if len(arrays) != 1 or arrays[0].dtype != np.uint8 or arrays[0].ndim != 1:
         raise ProtocolError("a message must carry one text")
     return arrays[0].tobytes()
 
 
 def read_json(arrays: Sequence[Array], where: str) -> Any:
-    """Return the content of a message's only array, which `json_array` has made."""
+    """Return the content of the JSON text in a message's only array.
+
+    Raises:
+        ProtocolError: the text is malformed. The error names the server `where`.
+    """
     try:
         return json.loads(text_bytes(arrays))
     except (ValueError, RecursionError) as error:

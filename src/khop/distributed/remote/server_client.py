@@ -46,7 +46,7 @@ _FIRST = (RegisterServer, RegisterClient, Lookup)
 
 
 class Reply(NamedTuple):
-    """Reply of a server.
+    """Reply of a graph server to a request: fields and arrays.
 
     Attributes:
         fields: an instance of the request's `reply`.
@@ -57,7 +57,7 @@ class Reply(NamedTuple):
 
 
 class PendingRequest(Ticket):
-    """A request in flight, whose reply another thread waits for."""
+    """Ticket that another thread waits for: a request to server `rank`. None: the directory."""
 
     __slots__ = ("arrays", "future", "request")
 
@@ -177,15 +177,15 @@ class ServerClient(abc.ABC):
 
     @abc.abstractmethod
     def _beat(self) -> None:
-        """Register with the directory if the next registration is due. Called every 0.25 s."""
+        """Register with the directory if it is time to. Called every 0.25 s."""
 
     @abc.abstractmethod
     def _on_directory_back(self) -> None:
-        """Register with the directory again. Called when the connection to it is up again."""
+        """Register with the directory again, after the connection to it was lost."""
 
     @abc.abstractmethod
     def _on_end(self) -> None:
-        """Wake other threads that wait. Called when this thread ends."""
+        """Wake other threads that wait for this object's thread, which ends."""
 
     def _run(self) -> None:
         ended: Exception = RuntimeError("it was closed")
@@ -207,7 +207,10 @@ class ServerClient(abc.ABC):
             self._end(ended)
 
     def _on_ready(self, rank: int | None, connection: Connection) -> None:
-        """Process a connection's events and messages. An error ends the connection."""
+        """Process events and messages of the connection to server `rank` (None: the directory).
+
+        An error ends the connection.
+        """
         try:
             if connection.pump():
                 self._send_again(rank)
@@ -218,7 +221,7 @@ class ServerClient(abc.ABC):
             _log.warning("server-refused", f"{self.name_of(rank)}: {error!r}")
 
     def name_of(self, rank: int | None) -> str:
-        """Return a server's name and address for messages. If `rank` is None, the directory's."""
+        """Return the name and address of server `rank` for messages. None is the directory."""
         connection = self._connections.get(rank)
         where = "" if connection is None else f" at {connection.address}"
         return ("the directory" if rank is None else f"graph server {rank}") + where
@@ -252,7 +255,7 @@ class ServerClient(abc.ABC):
         self._pending.add(request_id, pending)
 
     def _relocate(self, rank: int | None) -> None:
-        """Connect to a server at its address in the directory."""
+        """Connect to server `rank` at its current address in the directory."""
         if self._table is not None and rank is not None:
             entry = self._table.servers.get(rank)
             relocate(self._connections[rank], entry, self._servers.server_key)
@@ -292,7 +295,7 @@ class ServerClient(abc.ABC):
         )
 
     def _end(self, why: Exception) -> None:
-        """Fail all requests in flight and all later requests, and close the connections."""
+        """Close the connections, and fail all requests, also future ones, for the reason `why`."""
         with self._submitting:
             self._ended = why
             waiting = [*self._pending.drain(), *self._submitted]

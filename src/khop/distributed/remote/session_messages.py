@@ -71,7 +71,10 @@ class SessionSpec:
 
 
 def session_fields(config: Mapping[str, Any], credits: int) -> dict[str, Any]:
-    """Return the fields of a `SessionSpec`, as for JSON, from a receiver's configuration."""
+    """Return the fields of a `SessionSpec`, for JSON, from a receiver's configuration.
+
+    `credits` is the maximum number of bytes that are sent and not acknowledged.
+    """
     fields = {name: value for name, value in config["session"].items() if name != "loader"}
     return {
         **fields,
@@ -110,7 +113,10 @@ class Open(GraphServerRequest, op="open", reply=Held, carries=MESSAGE_BYTES):
 
 @dataclass(frozen=True)
 class Batch(GraphServerRequest, op="batch", carries=3 * 8 * MAX_SEEDS):
-    """Request for a batch of the seeds that it carries, [num_columns, n] int64. Events follow."""
+    """Request to make the batch of the seeds that it carries, [num_columns, n] int64.
+
+    Events with the batch follow.
+    """
 
     session: Name
     batch_id: Id
@@ -120,7 +126,7 @@ class Batch(GraphServerRequest, op="batch", carries=3 * 8 * MAX_SEEDS):
 
 @dataclass(frozen=True)
 class Cancel(GraphServerRequest, op="cancel"):
-    """Request to drop batches. It has no reply."""
+    """Request to drop batches, by their ids. It has no reply."""
 
     session: Name
     ids: BatchIds
@@ -136,7 +142,7 @@ class Acknowledge(GraphServerRequest, op="ack"):
 
 @dataclass(frozen=True)
 class Progress:
-    """Progress of a session, the reply to `Alive`.
+    """Progress of a session, in reply to the heartbeat `Alive`.
 
     Attributes:
         made: batches that its samplers have made so far.
@@ -167,7 +173,7 @@ class Close(GraphServerRequest, op="close"):
 
 @dataclass(frozen=True)
 class ErrorText:
-    """An exception: the name of its type, its text, and its traceback if known."""
+    """An exception as it is sent: the name of its type, its text, and its traceback if known."""
 
     type: Name
     message: Annotated[str, AtMost(120_000)]
@@ -208,7 +214,7 @@ class Chunk:
 
 @dataclass(frozen=True)
 class Failed:
-    """Notice that a batch cannot be made."""
+    """Notice that a requested batch cannot be made, with the error."""
 
     event: ClassVar[str] = "failed"
 
@@ -222,7 +228,7 @@ _EVENTS: dict[str, type[Event]] = {e.event: e for e in (LayoutEvent, Chunk, Fail
 
 
 def event_header(event: Event) -> dict[str, Any]:
-    """Return the header of an event's message."""
+    """Return the header of the message that sends an event."""
     return {"event": event.event, **codec.to_json(event)}
 
 

@@ -90,7 +90,7 @@ class Connection:
 
     @property
     def is_up(self) -> bool:
-        """True while the connection is up."""
+        """True while messages can be sent: the connection is established."""
         return self.lost_since is None
 
     @property
@@ -137,7 +137,7 @@ class Connection:
         return came_up and self.lost_since is None
 
     def _on_event(self, event: str) -> bool:
-        """Process an event of the channel. Return whether the event brings the connection up."""
+        """Process an event of the channel (the transport's connection). True if it is now up."""
         if event == UP:
             self.lost_since = self.refused = self.final = None
             self.last_message_at = self._up_since = self._clock()
@@ -177,7 +177,7 @@ class Connection:
             self._drop()
 
     def _drop(self) -> None:
-        """Close the connection. `pump` makes the next one after a pause."""
+        """Close the connection, which `pump` makes again after a pause."""
         now = self._clock()
         served = self.last_message_at > self._up_since or now - self._up_since > _MAX_PAUSE
         if self.is_up and served:
@@ -226,18 +226,21 @@ class Connection:
             yield header, arrays, sum(map(len, frames))
 
     def refuse(self, why: str, pause: float = 0.0) -> None:
-        """End the connection for a reason. `pump` makes the next one after at least `pause` s."""
+        """End the connection, because its server does something wrong (`why`).
+
+        `pump` makes the next one after at least `pause` seconds.
+        """
         self._drop()
         self._unread.clear()
         self._connect_at = max(self._connect_at, self._clock() + pause)
         self.refused = why
 
     def give_up(self, why: str) -> None:
-        """Set `final`, for a server that will not reply: 'has ended'."""
+        """Record that the server will not reply any more: `why` is a text such as 'has ended'."""
         self.final = why
 
     def finish(self) -> None:
-        """Allow sent messages up to 0.5 s to leave after the connection is closed."""
+        """Let sent messages leave for up to 0.5 s after the connection is closed."""
         if self._channel is not None:
             self._channel.finish(_LINGER_SECONDS)
 
@@ -279,9 +282,9 @@ _OPTIONS = (
 
 
 class ZmqChannel(Channel):
-    """A ZeroMQ socket to one server, and its monitor: 'ipc://', or 'tcp://' with or without CURVE.
+    """A ZeroMQ socket to one server: 'ipc://', or 'tcp://' with or without CURVE.
 
-    The monitor reports when the connection is up and when it is lost. Heartbeats detect connections
+    Its monitor reports when the connection is up and when it is lost. Heartbeats detect connections
     whose peer has vanished. Each connection has a socket of its own: a socket that connects again
     would deliver old messages to a restarted server.
 
@@ -346,7 +349,7 @@ class ZmqChannel(Channel):
             return None
 
     def finish(self, seconds: float) -> None:
-        """Have ZeroMQ's own threads send the remaining messages after `close`."""
+        """Let ZeroMQ's threads send remaining messages for up to `seconds` after `close`."""
         self._socket.linger = self._linger_ms = int(1000 * seconds)
 
     def close(self) -> None:

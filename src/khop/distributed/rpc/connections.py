@@ -80,7 +80,7 @@ _log = log.get(__name__)
 
 @dataclass
 class _Connection:
-    """An open connection.
+    """An open TCP connection of the server, with its user and the bytes taken from it.
 
     Attributes:
         since: when it was accepted (`time.monotonic`).
@@ -108,10 +108,11 @@ class _Message(NamedTuple):
 
 
 class Connections:
-    """The open connections of a socket, and the thread that bounds them.
+    """The open connections of a server's TCP socket, and the thread that keeps their bounds.
 
-    Make it before `front` is bound. The thread ends with the context. Its queue of reports has no
-    bound, since a full one would block ZeroMQ. So the thread must wait for nothing but reports.
+    Make it before the socket `front` is bound. The thread ends with the context. Its queue of
+    reports has no bound, since a full one would block ZeroMQ. So the thread must wait for nothing
+    but reports.
     """
 
     def __init__(
@@ -154,7 +155,7 @@ class Connections:
     # Keys ---------------------------------------------------------------------------------------
 
     def set_keys(self, server: str, clients: Iterable[str]) -> None:
-        """Set the admitted keys, Z85 text. Connections with other keys end."""
+        """Set the server's key and the clients' keys to admit (Z85). Connections of others end."""
         with self._lock:
             self._server_key, self._clients = server, frozenset(clients)
             revoked = [
@@ -166,7 +167,7 @@ class Connections:
             self._end(descriptor, connection, _REVOKED)
 
     def admit(self, key: str) -> bytes:
-        """Decide about a handshake with a key, for `KeyGate`. Any thread.
+        """Decide whether a handshake with a client's key is admitted now. Any thread may call it.
 
         The bounds keep some connections for servers, and for clients with other keys.
         """
@@ -192,7 +193,7 @@ class Connections:
             return ADMITTED
 
     def _waiting(self, key: str, now: float) -> deque[float]:
-        """Return the times of a key's recent handshakes whose connection brought no message yet."""
+        """Return the times of a key's recent handshakes that no message has followed yet."""
         for times in self._handshakes.values():
             while times and times[0] < now - _HANDSHAKE_SECONDS:
                 times.popleft()
@@ -297,7 +298,7 @@ class Connections:
             self._proved.append(self._clock())
 
     def _look(self) -> None:
-        """End connections that are silent, or have too many untaken bytes."""
+        """End connections without a message, or with too many bytes that are not taken."""
         began = self._clock()
         with self._lock:
             connections = list(self._open.items())
@@ -317,7 +318,10 @@ class Connections:
         self._look_at = began + max(_LOOK_SECONDS, (self._clock() - began) / _LOOK_SHARE)
 
     def _bound_untaken(self, untaken: dict[str, list[tuple[int, int, _Connection]]]) -> None:
-        """End connections, those with most untaken bytes first, until all bounds are kept."""
+        """End connections until no bound of bytes that the server has not taken is exceeded.
+
+        The ones with most such bytes end first. `untaken` lists connections by user.
+        """
         limits = self._limits
         sums: Counter[str] = Counter()
         for user, of_user in untaken.items():
@@ -376,7 +380,7 @@ class Connections:
         return max(_LEAST, min(self._limits.connections, allowed - kept - self._others))
 
     def _count_unproved(self) -> int:
-        """Return an upper bound of the connections that are not authenticated.
+        """Return an upper bound of the number of connections that are not authenticated.
 
         ZeroMQ reports authentications, but not of which connection. A connection without one is
         younger than a handshake may take. So recent reports are subtracted from young connections.

@@ -12,7 +12,10 @@ from khop.errors import SecurityError
 
 @dataclass(frozen=True)
 class Endpoint:
-    """Address of a server, and its CURVE public key as Z85 text. If None, CURVE is not used."""
+    """Address of a server, and its CURVE public key as Z85 text.
+
+    If the key is None, CURVE is not used.
+    """
 
     address: str
     server_key: str | None = None
@@ -30,7 +33,7 @@ class KeyPair:
 
     @classmethod
     def new(cls) -> KeyPair:
-        """Make a new pair.
+        """Make a new key pair.
 
         Raises:
             SecurityError: this libzmq was built without CURVE.

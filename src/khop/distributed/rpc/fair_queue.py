@@ -27,7 +27,7 @@ _MAX_IDLE = 4096
 
 
 class _Shares(Generic[_K]):
-    """Keys (users, or a user's connections) that have pending work, by the time that they used."""
+    """Order of the users (or of a user's connections) that wait, by processor time used so far."""
 
     def __init__(self) -> None:
         self._used: dict[_K, float] = {}
@@ -36,7 +36,7 @@ class _Shares(Generic[_K]):
         self._now = 0.0
 
     def enter(self, key: _K) -> None:
-        """Add a key that has pending work and is not waiting yet."""
+        """Add a user or connection (`key`) that has pending work and does not wait yet."""
         used = self._used.pop(key, 0.0)
         self._used[key] = used = max(used, self._now)
         heapq.heappush(self._waiting, (used, next(self._arrivals), key))
@@ -44,14 +44,14 @@ class _Shares(Generic[_K]):
             self._forget()
 
     def _forget(self) -> None:
-        """Forget idle keys whose used time has no effect any more, and those charged long ago."""
+        """Drop used times without effect by now, and of users charged long ago."""
         waiting = {key for _, _, key in self._waiting}
         idle = [k for k, used in self._used.items() if k not in waiting and used > self._now]
         kept = waiting.union(idle[-_MAX_IDLE // 2 :])  # in the order of their last charge
         self._used = {key: used for key, used in self._used.items() if key in kept}
 
     def next(self) -> _K | None:
-        """Remove and return the key with the least used time. Of equal keys, the first to enter."""
+        """Remove and return the user or connection with the least used time, the first if equal."""
         while self._waiting:
             since, arrival, key = self._waiting[0]
             used = self._used[key]
@@ -69,7 +69,7 @@ class _Shares(Generic[_K]):
 
 @dataclass
 class _User(Generic[_T]):
-    """Pending work of one user: a queue for each connection."""
+    """Pending work of one user: a queue for each of the user's connections."""
 
     connections: _Shares[Hashable] = field(default_factory=_Shares)
     queues: dict[Hashable, deque[tuple[_T, int]]] = field(default_factory=dict)
@@ -79,7 +79,7 @@ class _User(Generic[_T]):
 
 @dataclass(frozen=True)
 class Turn(Generic[_T]):
-    """An entry that was taken from a queue, with its user, its connection and its size."""
+    """Entry taken from a queue: pending work, with its user, its connection and its bytes."""
 
     user: str
     connection: Hashable
@@ -88,7 +88,7 @@ class Turn(Generic[_T]):
 
 
 class FairQueue(Generic[_T]):
-    """Queues of pending work, one per user. The user with the least used time is served next.
+    """Queues of pending work by user. The user with the least processor time used is next.
 
     For one thread at a time. A user may have `most` entries of `most_bytes` in all, or one entry.
 
@@ -119,9 +119,9 @@ class FairQueue(Generic[_T]):
         connection: Hashable = None,
         is_bounded: bool = True,
     ) -> bool:
-        """Append an entry to its connection's queue. Entries of a connection are served in order.
+        """Append an entry (pending work) to the queue of its user's connection.
 
-        Return False if `is_bounded` and the user has too many entries.
+        Returns False if `is_bounded` and the user has too many entries or bytes.
         """
         own = self._users.get(user) if is_bounded else None
         if own is not None and (own.count >= self._most or own.nbytes + nbytes > self._most_bytes):
@@ -130,7 +130,7 @@ class FairQueue(Generic[_T]):
         return True
 
     def put_back(self, turn: Turn[_T]) -> None:
-        """Put unfinished work back, ahead of the later entries of its connection."""
+        """Put unfinished work back, before the later entries of its connection."""
         self._insert(turn.user, turn.connection, (turn.entry, turn.nbytes), is_first=True)
 
     def _insert(
@@ -149,12 +149,12 @@ class FairQueue(Generic[_T]):
         own.nbytes += entry[1]
 
     def first_of(self, user: str) -> list[_T]:
-        """Return the oldest entry of each connection of a user."""
+        """Return the oldest pending entry of each connection of a user."""
         own = self._users.get(user)
         return [] if own is None else [queue[0][0] for queue in own.queues.values()]
 
     def take(self) -> Turn[_T] | None:
-        """Remove and return the next entry. None if there is none."""
+        """Remove and return the entry to work on next. None if there is none."""
         user = self._shares.next()
         if user is None:
             return None
@@ -175,7 +175,7 @@ class FairQueue(Generic[_T]):
         return Turn(user, connection, entry, nbytes)
 
     def charge(self, turn: Turn[_T], seconds: float) -> None:
-        """Add processor time to the sums of a turn's user and connection."""
+        """Add used processor time (seconds) to the sums of an entry's user and connection."""
         self._shares.charge(turn.user, seconds)
         own = self._users.get(turn.user)
         if own is not None:

@@ -43,7 +43,7 @@ Answer = Callable[[Any, list[Array]], "list[Array] | Steps"]
 
 
 def finish(reply: list[Array] | Steps) -> list[Array]:
-    """Return a reply's arrays. If they are made in slices, run all slices."""
+    """Return a reply's arrays. If they are made in slices (a generator), run all slices."""
     return reply if isinstance(reply, list) else run(reply)
 
 
@@ -58,7 +58,7 @@ once. `read_state`: reads this state. The part's writer thread runs the last two
 
 @dataclass(frozen=True)
 class RequestType:
-    """A request that a server answers: its class, its bounds and its function.
+    """Description of a request that a server answers: its class, its bounds and its function.
 
     Attributes:
         message: dataclass of its fields, with an `op`.
@@ -77,7 +77,7 @@ class RequestType:
 
 
 class NotYet(Exception):
-    """Notice that a write has arrived before an earlier write of its client."""
+    """Raised for a write that arrives before an earlier write of the same client."""
 
 
 class FrameHandler:
@@ -112,7 +112,7 @@ class FrameHandler:
 
     @property
     def names(self) -> list[str]:
-        """Names of the requests that are answered."""
+        """Names of the requests that this server answers."""
         return list(self._types)
 
     def __call__(self, frames: list[Any]) -> list[Any]:
@@ -122,7 +122,7 @@ class FrameHandler:
     def steps(
         self, frames: list[Any], source: Source = NOBODY
     ) -> Generator[list[Ticket] | None, None, list[Any]]:
-        """Answer a request slice by slice, and return the frames of the reply. Never raises."""
+        """Return the frames of the reply. Between slices, yield as `Steps`. Never raises."""
         began = monotonic_ns()
         header: dict[str, Any] = {"id": None, "incarnation": self.incarnation}
         try:
@@ -168,12 +168,18 @@ class FrameHandler:
 
 
 def refusal(frames: list[Any], why: Exception) -> list[Any]:
-    """Return the frames of an error as reply to an unread request. Fast, and never raises."""
+    """Return the frames of an error (`why`) as reply to a request, which is not read in full.
+
+    Fast, and never raises.
+    """
     return pack({"id": id_of(frames), "error": describe_error(why)}, [])
 
 
 def id_of(frames: list[Any]) -> int | None:
-    """Return the id of an unread request. None if it has none. Fast, and never raises."""
+    """Return the id in a request's header, without other checks. None if it has none.
+
+    Fast, and never raises.
+    """
     if not frames or len(frames[0]) > _MAX_REFUSED:
         return None
     try:
@@ -184,7 +190,7 @@ def id_of(frames: list[Any]) -> int | None:
 
 
 def pack_or_refuse(header: Mapping[str, Any], arrays: Sequence[Array]) -> list[Any]:
-    """Return the frames of a reply or event. If they cannot be packed, the frames of an error."""
+    """Return the frames of a reply or event. If it is too large, return an error's frames."""
     try:
         return pack(header, arrays)
     except (ProtocolError, ValueError, RecursionError) as error:

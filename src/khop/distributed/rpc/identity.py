@@ -39,7 +39,7 @@ class CurveKeys(TypedDict):
 
 @dataclass(frozen=True)
 class Source:
-    """Sender of a message.
+    """Sender of a message to a server: its connection, its user and its rights.
 
     Attributes:
         connection: index of the socket, and ZeroMQ's name of the peer there.
@@ -91,7 +91,10 @@ def source_of(front: int, peer: zmq.Frame, frame: zmq.Frame, curve: CurveKeys | 
 
 
 def property_of(frame: zmq.Frame, name: str) -> str | None:
-    """Return a property of the connection that a frame came over. None if it is not known."""
+    """Return a property, by ZeroMQ's name, of the connection that a frame came over.
+
+    None if it is not known.
+    """
     try:
         return str(frame.get(name))
     except (zmq.ZMQError, ValueError):
@@ -99,9 +102,10 @@ def property_of(frame: zmq.Frame, name: str) -> str | None:
 
 
 class KeyGate:
-    """Thread that decides for ZeroMQ whether a peer's key is admitted. Ends with the context.
+    """Thread that answers ZeroMQ's question whether a peer's CURVE key is admitted.
 
-    It calls `decide` with the key, Z85 text, which returns `ADMITTED`, `LATER` or `REFUSED`.
+    It calls `decide` with the key, Z85 text, which returns `ADMITTED`, `LATER` or `REFUSED`. It
+    ends with the ZeroMQ context.
     """
 
     def __init__(

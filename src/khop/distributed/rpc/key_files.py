@@ -210,7 +210,13 @@ def _read(path: str | Path | None, role: str, keys: type[_Keys]) -> _Keys | None
 
 
 def _read_file(path: Path, role: str, keys: type[_Keys], folder: int | None = None) -> _Keys:
-    """Read a key file. If `folder` is a descriptor, open the file's name in this folder."""
+    """Read a key file of this `role` and return its keys.
+
+    If `folder` is a descriptor, the file is opened by its name in this folder.
+
+    Raises:
+        SecurityError: the file is missing, not private, of another role, or damaged.
+    """
     text = _read_private(path, folder)
     try:
         content = json.loads(text)

@@ -53,7 +53,7 @@ class ClientKeys:
     server_key: str
 
     def credentials(self) -> KeyPair:
-        """Return the pair for connections to servers."""
+        """Return the key pair with which this process connects to servers."""
         return self.client
 
     def to_json(self) -> dict[str, Any]:
@@ -115,14 +115,18 @@ class ServerKeys:
 
 @dataclass(frozen=True)
 class JobKeys:
-    """All keys of a job: the servers' pair, and the clients' pairs by name."""
+    """All key pairs of a job: the servers' common pair, and each client's pair by name."""
 
     server: KeyPair
     clients: Mapping[str, KeyPair]
 
     @classmethod
     def new(cls, names: Sequence[str] = ("client",)) -> JobKeys:
-        """Make new keys. SecurityError if this libzmq was built without CURVE."""
+        """Make new keys for a job, with a pair for each of the clients' `names`.
+
+        Raises:
+            SecurityError: this libzmq was built without CURVE.
+        """
         return cls(KeyPair.new(), {name: KeyPair.new() for name in names})
 
     def for_servers(self) -> ServerKeys:
@@ -177,7 +181,11 @@ def _key(content: Mapping[str, Any], name: str, half: str) -> str:
 
 
 def _check_key(key: object, name: str) -> str:
-    """Return a key if it is valid. SecurityError quotes its name, never the key itself."""
+    """Return a CURVE key if it is valid Z85 text.
+
+    Raises:
+        SecurityError: it is not. The message has the field's `name`, never the key itself.
+    """
     if isinstance(key, str) and _Z85.fullmatch(key):
         with contextlib.suppress(Exception):  # struct.error at words of more than 32 bits
             if len(z85.decode(key)) == 32:

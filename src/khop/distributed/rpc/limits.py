@@ -71,7 +71,10 @@ ENVELOPE_BYTES = FRAME_BYTES + 1024
 
 
 class RateLimiter:
-    """Token buckets of the last 4096 peers. A bucket gains `rate` tokens per s, up to `burst`."""
+    """Limit of requests per second of each peer, with bursts (token buckets).
+
+    A bucket gains `rate` tokens per second, up to `burst`. The last 4096 peers have buckets.
+    """
 
     _MAX_PEERS = 4096
 
@@ -84,7 +87,7 @@ class RateLimiter:
         self._buckets: OrderedDict[bytes, tuple[float, float]] = OrderedDict()
 
     def admit(self, peer: bytes) -> bool:
-        """Return whether to answer a request of a peer: whether it has a token. Take the token."""
+        """Take a token of a peer for a request. Return False if it has none left."""
         now = self._clock()
         tokens, since = self._buckets.pop(peer, (self._burst, now))
         tokens = min(self._burst, tokens + (now - since) * self._rate)
@@ -107,7 +110,10 @@ class ErrorLog:
 
     @contextlib.contextmanager
     def guarded(self, work: str) -> Iterator[None]:
-        """Log and count an error of the `with` block, so that the loop continues."""
+        """Log and count an exception of the block, and suppress it, so that a loop continues.
+
+        `work` says in the log what failed.
+        """
         try:
             yield
         except Exception as error:
@@ -118,7 +124,7 @@ class ErrorLog:
 
 @dataclass
 class _Waiting:
-    """Unread bytes of one peer.
+    """Bytes that one peer has been sent and has not read yet.
 
     Attributes:
         sent: per tracked frame, its tracker and the bytes sent since the tracked frame before.
@@ -170,7 +176,7 @@ class SendBacklog:
             waiting.untracked = 0
 
     def of(self, peer: bytes) -> int:
-        """Return the bytes that a peer has not read, without those after the last tracked frame."""
+        """Return the number of bytes that a peer has not read, up to the last tracked frame."""
         waiting = self._peers.get(peer)
         if waiting is None:
             return 0
@@ -192,7 +198,7 @@ class SendBacklog:
 
 
 def unread_error(nbytes: int, limit: int) -> str | None:
-    """Return the reason to refuse a peer that leaves more than `limit` bytes unread, else None."""
+    """Return a text if a peer has more than `limit` bytes unread, else None."""
     if nbytes <= limit:
         return None
     return f"a peer has not read {nbytes} bytes of replies: it must read before it asks"

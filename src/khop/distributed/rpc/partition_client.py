@@ -123,7 +123,7 @@ class PartitionClient:
         return all(connection.is_up for connection in self._connections.values())
 
     def give_up(self, part: int, why: str) -> None:
-        """Fail all requests to a partition until its server is back. `why`: 'has ended'."""
+        """Fail all requests to a partition until its server is back. `why` is the reason."""
         self._connections[part].give_up(why)
         self._fail_all(part, why)
 
@@ -176,7 +176,7 @@ class PartitionClient:
         write was applied.
 
         Args:
-            part: the part. This client must have the endpoint of its primary.
+            part: the part. This client must be connected to the server that has its state.
             message: a request of class `write`, see `RequestType`.
             arrays: its arrays, not changed before the ticket is done.
         """
@@ -233,7 +233,7 @@ class PartitionClient:
         return request
 
     def wait(self, tickets: Sequence[Ticket]) -> None:
-        """Wait until all tickets are done."""
+        """Wait until all tickets are done: requests to partitions, and reads of stores."""
         waiter().wait(tickets, self)
 
     def pump(self) -> None:
@@ -260,7 +260,7 @@ class PartitionClient:
         self._pending.expire(self._late)
 
     def _pump(self, part: int, connection: Connection) -> None:
-        """Process connection events. If the connection is back, send requests in flight again."""
+        """Process a connection's events. If it is up again, send its requests in flight again."""
         before = connection.lost_since
         if connection.pump():
             if connection.has_returned and before is not None:
@@ -322,7 +322,7 @@ class PartitionClient:
         return self._unavailable(part, why)
 
     def start_again(self) -> None:
-        """Make all connections anew, and drop the requests in flight. Do nothing in a fork.
+        """Make all connections again, and drop the requests in flight. Do nothing in a fork.
 
         Call this after Ctrl-C, or an error in a signal handler, has interrupted another method. A
         message may then have been read or sent in part.

@@ -97,7 +97,9 @@ class RequestHandler(FrameHandler):
     def _costs_of_draws(
         self, relation: int, rows: RowSet, hop: HopRequest, pairs: _native.ExcludedPairs | None
     ) -> Generator[None, None, int | Int64Array]:
-        """Compute the costs of drawing for rows: [n] int64, or an int if all rows cost the same.
+        """Compute the cost of drawing each row: [n] int64, or an int if all rows cost the same.
+
+        Costs are in entries (`work`). `pairs` are edges to leave out. Yields None between slices.
 
         Raises:
             ProtocolError: the neighbours would not fit in a reply, or would take too long.
@@ -127,7 +129,11 @@ class RequestHandler(FrameHandler):
         return costs
 
     def _degrees(self, relation: int, ids: Int64Array) -> Generator[None, None, Int64Array]:
-        """Return the degrees of rows, [n] int64. IndexError if a row is not of this part."""
+        """Return the number of neighbours of each row, [n] int64.
+
+        Raises:
+            IndexError: a row is not of this part.
+        """
         csr = self._csr(relation)
         if len(ids) <= work.ROWS_AT_ONCE:
             return _native.degrees(csr, ids)
@@ -174,7 +180,7 @@ class RequestHandler(FrameHandler):
     def _in_slices(
         self, draw: Callable[[slice], Drawn], costs: int | Int64Array, count: int
     ) -> Steps:
-        """Call `draw` for slices of rows of about the same cost, and return the joined reply."""
+        """Call `draw` for slices of `count` rows of similar cost, and return the joined reply."""
         if isinstance(costs, int):
             parts = list(work.ranges(count, max(1, work.SLICE // costs)))
         else:
@@ -246,7 +252,7 @@ class RequestHandler(FrameHandler):
 
 
 def _excluded_of(rows: RowSet) -> _native.ExcludedPairs | None:
-    """Return the edges that must not be drawn, sorted once for all slices."""
+    """Return the edges that must not be drawn from these rows, sorted once for all slices."""
     if rows.excluded is None:
         return None
     work.check_count(len(rows.excluded[0]), work.MOST_EXCLUDED, "excluded edges")
@@ -254,7 +260,7 @@ def _excluded_of(rows: RowSet) -> _native.ExcludedPairs | None:
 
 
 def _piece(rows: RowSet, piece: slice) -> tuple[Int64Array, Int32Array | None, Int64Array | None]:
-    """Return ids, trees and times of a slice of the rows."""
+    """Return ids, trees and times of the rows in a slice."""
     trees = None if rows.trees is None else rows.trees[piece]
     return rows.ids[piece], trees, None if rows.times is None else rows.times[piece]
 

@@ -87,7 +87,7 @@ class PartitionServer:
         self._is_ending = False
 
     def serve(self, line: ControlLine) -> None:
-        """Answer requests until the control line closes, or `end` is called."""
+        """Answer requests until the trainer closes the control line, or `end` is called."""
         poller, threads = zmq.Poller(), self._threads
         fronts = {
             front if isinstance(front, zmq.Socket) else front.fileno(): index
@@ -167,7 +167,10 @@ class PartitionServer:
 
 
 def run_server(make_handler: Callable[[Mapping[str, Any]], FrameHandler]) -> None:
-    """Run a server for the trainer at the other end of the control line."""
+    """Run a server process: read the configuration from the control line, and serve.
+
+    `make_handler` makes the handler of requests from the configuration.
+    """
     line, message = start_up()
     raise_descriptor_limit()
     config = message.json()
@@ -193,7 +196,7 @@ def _end(server: PartitionServer, line: ControlLine, parent: int) -> None:
 
 
 def _make_server(handler: FrameHandler, config: Mapping[str, Any]) -> PartitionServer:
-    """Make a server at its predecessor's port, or at any free port if that one is in use."""
+    """Make a server at the port of its predecessor, or at any port if it is in use."""
     common = handler, config["ipc_path"], config["tcp_host"], config["curve"], config["num_threads"]
     transport = own_transport()
     if config.get("tcp_port") is not None:

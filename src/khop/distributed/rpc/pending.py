@@ -60,7 +60,7 @@ R = TypeVar("R", bound=Request)
 
 
 class PendingRequests(Generic[R]):
-    """Table of the requests in flight. For one thread."""
+    """Table of the requests in flight to all servers. For one thread."""
 
     def __init__(self, clock: Clock = time.monotonic) -> None:
         self._clock = clock
@@ -72,15 +72,15 @@ class PendingRequests(Generic[R]):
         self._requests[request_id] = request
 
     def of(self, server: int | None) -> list[R]:
-        """Return the requests to a server, in the order in which they were added."""
+        """Return the requests to one server, in the order in which they were added."""
         return [r for r in self._requests.values() if r.server == server]
 
     def has(self, server: int | None) -> bool:
-        """Return whether a request to a server is in flight."""
+        """Return True if a request to this server is in flight."""
         return any(r.server == server for r in self._requests.values())
 
     def answered(self, server: int | None, request_id: object) -> R | None:
-        """Remove and return the request that a reply belongs to.
+        """Remove and return the request to `server` that a reply with this id belongs to.
 
         None if this request already had a reply, or was sent to another server.
         """
@@ -113,7 +113,7 @@ class PendingRequests(Generic[R]):
                 request.fail(explain(request, now - request.begun))
 
     def drain(self) -> list[R]:
-        """Return and remove all requests."""
+        """Remove all requests, and return them."""
         requests = list(self._requests.values())
         self._requests.clear()
         return requests

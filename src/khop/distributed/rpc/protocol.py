@@ -51,7 +51,7 @@ _TYPES: dict[str, type[Exception]] = {
 
 
 class RequestFields(Protocol):
-    """A dataclass with the fields of a request. `op` is the request's name."""
+    """Type of requests: a dataclass with the request's fields. `op` is the request's name."""
 
     op: ClassVar[str]
 
@@ -78,7 +78,10 @@ class Sample:
 
 @dataclass(frozen=True)
 class Induce:
-    """Request for nodes' edges within a batch. Arrays: `pack_rows`, int64 keys of its nodes."""
+    """Request for the edges between nodes and the nodes of a batch.
+
+    Arrays: the nodes as `pack_rows` returns them, then int64 keys of the batch's nodes.
+    """
 
     op: ClassVar[str] = "induce"
 
@@ -89,7 +92,10 @@ class Induce:
 
 @dataclass(frozen=True)
 class HasEdges:
-    """Request that tests pairs for an edge. Arrays: `pack_rows`, one int64 neighbour per row."""
+    """Request that asks for pairs of nodes whether an edge joins them.
+
+    Arrays: the first nodes as `pack_rows` returns them, then the second ones, int64.
+    """
 
     op: ClassVar[str] = "has_edges"
 
@@ -99,7 +105,7 @@ class HasEdges:
 
 @dataclass(frozen=True)
 class Degrees:
-    """Request for the numbers of neighbours of nodes. Arrays: the nodes' ids, int64."""
+    """Request for the number of neighbours of each node. Arrays: the nodes' ids, int64."""
 
     op: ClassVar[str] = "degrees"
 
@@ -143,9 +149,10 @@ MOST_IN_FLIGHT = 64
 
 @dataclass(frozen=True)
 class Enroll:
-    """Request that precedes a client's first use of a part's state. Arrays: none.
+    """Request of a client before it first uses a part's state, the data of users' requests.
 
-    The part's primary then keeps its replies to the client's writes. The reply has its incarnation.
+    Arrays: none. The server with the state then keeps its replies to the client's writes. The reply
+    has the server's incarnation, which changes with a restart.
     """
 
     op: ClassVar[str] = "enroll"
@@ -155,7 +162,7 @@ class Enroll:
 
 @dataclass(frozen=True)
 class StateEnvelope:
-    """Field `state` in the header of a request to a server's state.
+    """Field `state` in the header of a request that uses a part's state.
 
     Attributes:
         incarnation: incarnation of the server whose state is meant.
@@ -173,19 +180,19 @@ class StateEnvelope:
 
 
 def peek_op(header: Any) -> str:
-    """Return the name of a request, without parsing its header in full. '' if it has none."""
+    """Return the request's name in a header, without checks of other fields. '' if none."""
     match = _OP.search(bytes(header[:_PEEKED]))
     return "" if match is None else match[1].decode()
 
 
 def peek_part(header: Any) -> int | None:
-    """Return the part of a request, without parsing its header in full. None if it has none."""
+    """Return the part in a request's header, without checks of other fields. None if none."""
     match = _PART.search(bytes(header[:_PEEKED]))
     return None if match is None else int(match[1])
 
 
 def check_carried(frames: Sequence[Any], op: str, most: int, most_arrays: int) -> None:
-    """Raise ProtocolError if a request carries more than requests of its name may.
+    """Raise ProtocolError if a request carries more arrays or bytes than its name allows.
 
     Called before its arrays are joined and their descriptions are read. `most` bounds their bytes,
     `most_arrays` their number. `op` is '' if the name is unknown.
@@ -206,7 +213,7 @@ def request_header(request: RequestFields, request_id: int, **envelope: Any) -> 
 
 
 def read_request(message: type[_T], header: Mapping[str, Any]) -> _T:
-    """Read a request from its header.
+    """Convert a request's header to its dataclass (`message`), with all fields checked.
 
     Raises:
         ProtocolError: a field is malformed, or the sender has another version of the protocol.
@@ -229,9 +236,10 @@ def _short(text: str) -> str:
 
 
 def rebuild_error(described: object, where: str, is_own: bool = False) -> Exception:
-    """Rebuild an exception. If its type is neither builtin nor khop's, it becomes RuntimeError.
+    """Make an exception of the description that another process has sent.
 
-    Its text may reach a terminal, so unprintable characters in it are escaped.
+    If its type is neither builtin nor khop's, it becomes RuntimeError. Its text may reach a
+    terminal, so unprintable characters in it are escaped.
 
     Args:
         described: from `describe_error`, optionally with a 'traceback'.
@@ -255,10 +263,10 @@ def rebuild_error(described: object, where: str, is_own: bool = False) -> Except
 
 
 def _imported(module: object, name: str) -> type[Exception] | None:
-    """Return a module's exception class by name, or None.
+    """Return the exception class of this name, if this process has imported its module.
 
-    None if this process has not imported the module, or if the class or a base defines `__init__`,
-    `__new__` or `__str__` in Python: it may need more than a text.
+    None otherwise, or if the class or a base defines `__init__`, `__new__` or `__str__` in Python:
+    it may need more than a text.
     """
     cls = getattr(sys.modules.get(str(module)), name, None)
     if name in _NOT_REBUILT or not isinstance(cls, type) or not issubclass(cls, Exception):
@@ -287,7 +295,10 @@ def wait_until_ready(process: ChildProcess, where: str) -> Message:
 
 
 def pack_rows(rows: RowSet) -> tuple[list[RowPart], list[Array]]:
-    """Return the names of the optional vectors that rows have, and all their vectors, ids first."""
+    """Return the arrays of nodes whose neighbours are requested, ids first.
+
+    The first value names the optional arrays (trees, times, excluded edges) among them.
+    """
     names: list[RowPart] = []
     arrays: list[Array] = [rows.ids]
     if rows.trees is not None:
@@ -303,7 +314,7 @@ def pack_rows(rows: RowSet) -> tuple[list[RowPart], list[Array]]:
 
 
 def unpack_rows(names: Sequence[RowPart], arrays: list[Array]) -> tuple[RowSet, list[Array]]:
-    """Return a request's rows, made from the arrays of `pack_rows`, and the remaining arrays.
+    """Make the nodes of a request from the arrays of `pack_rows`. Return the other arrays, too.
 
     Raises:
         ProtocolError: arrays are missing, or have a wrong dtype or length.
@@ -342,13 +353,13 @@ def ids_of(arrays: Sequence[Array]) -> Int64Array:
 
 
 def check_index(value: int, count: int, name: str) -> int:
-    """Return `value` if it is below `count`. Otherwise raise ProtocolError that names `name`."""
+    """Return `value` if it is below `count`. Otherwise raise ProtocolError with its `name`."""
     if value >= count:
         raise ProtocolError(f"'{name}' is {value}, but there are {count}")
     return value
 
 
 def check_empty(arrays: Sequence[Array]) -> None:
-    """Raise ProtocolError if there are arrays that the request must not carry."""
+    """Raise ProtocolError if a request that has no arrays carries some."""
     if arrays:
         raise ProtocolError(f"a request carries {len(arrays)} arrays too many")

@@ -47,12 +47,12 @@ class Handler(Protocol):
     def steps(
         self, frames: list[Any], source: Source = ...
     ) -> Generator[list[Ticket] | None, None, list[Any]]:
-        """Answer a request slice by slice, and return the frames of the reply."""
+        """Return the frames of a request's reply. Yield None or tickets to wait for in between."""
 
 
 @dataclass(slots=True, eq=False)
 class _Job:
-    """A request, and the work on it."""
+    """A queued request with its sender, and the generator that works on it."""
 
     front: int
     peer: bytes
@@ -63,7 +63,7 @@ class _Job:
     inode: int | None = None
 
     def is_abandoned(self) -> bool:
-        """Return whether the connection over which the request came has been closed."""
+        """Return True if the connection over which the request came has been closed."""
         try:
             # libzmq attaches the descriptor of its connection, which another may have by now.
             descriptor = int(self.frames[0].get(zmq.SRCFD))
@@ -79,7 +79,7 @@ class _Job:
 
 
 class RequestThreads:
-    """Threads that process requests, and the queue of these.
+    """Threads of a server that process requests in slices, and the queue of the requests.
 
     Args:
         handler: makes the replies.
@@ -149,7 +149,7 @@ class RequestThreads:
         return True
 
     def work(self) -> None:
-        """Process one slice of one queued request, if there is one."""
+        """Process one slice of a queued request, if there is one. For servers without threads."""
         with self._changed:
             turn = self._queue.take()
         if turn is None:
@@ -172,9 +172,9 @@ class RequestThreads:
                     self.wake()
 
     def _advance(self, job: _Job) -> list[Any] | None:
-        """Process a slice. Return the reply's frames, or None if the request is not done.
+        """Work on one slice of a request. Return the reply's frames when the request is done.
 
-        If the sender has disconnected, the reply has no frames.
+        None if it is not done. If the sender has disconnected, the reply has no frames.
         """
         is_kept = self._completes and job.steps is not None
         if not is_kept and job.is_abandoned():
@@ -208,7 +208,7 @@ class RequestThreads:
             self.work()
 
     def replies(self) -> list[Reply]:
-        """Return finished replies. Put requests back in the queue if their rows have been read."""
+        """Return the finished replies. Requests whose rows have been read are queued again."""
         self._waiter.collect()
         with self._changed:
             reading, self._reading = self._reading, []

@@ -151,7 +151,7 @@ class ServerSockets:
         return socket
 
     def admit(self, clients: Sequence[str]) -> None:
-        """Admit these clients' public keys alone, and end other connections. Any thread."""
+        """Admit only clients with these public keys, and end other connections. Any thread."""
         assert self.curve is not None
         self.curve = {**self.curve, "clients": list(clients)}
         self.connections.set_keys(self.curve["public"], clients)
@@ -191,7 +191,7 @@ class ServerSockets:
             self.backlog.send(target, peer, frames)
 
     def send_now(self, front: int, peer: bytes, frames: Sequence[Any]) -> None:
-        """Send frames to a peer if its queue has space, whatever bytes it has not read."""
+        """Send frames to a peer if its queue has space, without regard to its unread bytes."""
         target = self.fronts[front]
         if isinstance(target, ChannelFront):
             target.send(peer, frames)

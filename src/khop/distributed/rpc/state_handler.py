@@ -91,7 +91,7 @@ class StateHandler(FrameHandler):
 
 
 class WriterThread(RequestThreads):
-    """The thread that applies the writes to a part, and reads its state."""
+    """Thread that applies the writes to a part's state, and reads the state."""
 
     def __init__(self, state: StateHandler, sockets: ServerSockets) -> None:
         super().__init__(state, 1, sockets.limits, sockets.backlog.of, completes=True)
@@ -128,7 +128,7 @@ def users_requests(modules: Sequence[str], part: Part) -> list[RequestType]:
 
 
 class Write:
-    """A write that is being applied, or was applied. It keeps the reply for repeated requests."""
+    """A client's write to a part's state. It keeps the reply for when it is sent again."""
 
     __slots__ = ("_apply", "_error", "_reply")
 
@@ -168,7 +168,10 @@ class Write:
 
 
 def _apply(earlier: Sequence[Write], begin: Callable[[], list[Array] | Steps]) -> Steps:
-    """Apply a write, after earlier writes of the client that are not applied in full yet."""
+    """Apply a write, after the client's earlier writes that are not complete yet.
+
+    `begin` starts the write, and returns its reply or a generator of slices.
+    """
     for write in earlier:
         while not write.is_done:
             yield write.advance()
@@ -194,14 +197,14 @@ class _Window:
 
 
 class WriteWindows:
-    """Windows (kept replies) of all clients of a part's state. For one thread."""
+    """Kept replies (a window) of all clients that write to a part's state. For one thread."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._windows: dict[str, _Window] = {}  # the one used last at the end
 
     def enroll(self, client: str, source: Source) -> None:
-        """Make a window for a client, if it has none.
+        """Begin to keep replies for a client, if this is not done yet.
 
         Raises:
             ProtocolError: the id is malformed or used with another key, or clients are too many.
@@ -226,7 +229,9 @@ class WriteWindows:
     def admit(
         self, envelope: StateEnvelope, source: Source, begin: Callable[[], list[Array] | Steps]
     ) -> Write:
-        """Return the write of a request. If it was sent before, this is the earlier object.
+        """Return the write of a request. If it was sent before, return the earlier object.
+
+        `envelope` has the write's number, and `begin` starts it.
 
         Raises:
             StateLostError: the client has no window, or it belongs to another key.

@@ -36,7 +36,7 @@ _MAX_INCARNATION = 16
 
 
 class StateRequest(Request):
-    """A request to the state of a part: the ticket that its sender waits for.
+    """A request that uses the state of a part: the ticket that its sender waits for.
 
     Attributes:
         sequence: number of the write. 0 before it is sent for the first time.
@@ -66,14 +66,17 @@ class StateRequest(Request):
         self.pack(StateEnvelope(""))  # a request that cannot be packed fails here
 
     def pack(self, envelope: StateEnvelope) -> None:
-        """Make the request's message, with `envelope` in its header."""
+        """Make the request's message, with the write's number (`envelope`) in its header."""
         state = codec.to_json(envelope)
         header = request_header(self._message, self.request_id, part=self.server, state=state)
         self.frames = pack(header, self._arrays)
 
 
 class StateRequests:
-    """Requests of a client to the state of a part. For one thread."""
+    """Requests of one client that use the state of one part, in order. For one thread.
+
+    `name` returns the part's name for errors. `timeout` is in seconds per request.
+    """
 
     def __init__(
         self,
@@ -92,7 +95,7 @@ class StateRequests:
         self.begin(pending)
 
     def begin(self, pending: PendingRequests[Request]) -> None:
-        """Begin as a new client: without requests, and with an id that the server does not know."""
+        """Start as a new client: without requests, and with an id that the server does not know."""
         self._pending = pending
         self._client = os.urandom(16).hex()
         self._is_enrolled = False
@@ -145,7 +148,7 @@ class StateRequests:
         self.advance()
 
     def check_reply(self, request: Request | None, header: dict[str, Any]) -> bool:
-        """Check a reply of the server. Return whether the reply completes its request.
+        """Check a server's reply, with its `header`. Return True if it completes its request.
 
         `request` is None if it already had a reply.
         """
@@ -182,7 +185,7 @@ class StateRequests:
         return True
 
     def accept_loss(self) -> None:
-        """Use the state that the server has now. Do nothing if no state was lost."""
+        """Continue with the state that the server has now. Does nothing if none was lost."""
         if self._lost is not None:
             self._lost = self._incarnation = None
             self.begin(self._pending)

@@ -73,7 +73,7 @@ class Listener:
             raise zmq.ZMQError(error.errno if (error.errno or 0) > 0 else zmq.EINVAL) from None
 
     def bind(self, front: zmq.Socket[bytes]) -> str:
-        """Have a ZeroMQ socket accept connections here, and return its address."""
+        """Let a ZeroMQ socket accept connections here, and return its address."""
         front.setsockopt(zmq.USE_FD, os.dup(self._socket.fileno()))  # closed by ZeroMQ
         front.bind("tcp://127.0.0.1:*")  # ignored
         return front.getsockopt_string(zmq.LAST_ENDPOINT).rstrip("\0")
@@ -102,12 +102,12 @@ def wire_bytes(sizes: Iterable[int], has_curve: bool) -> int:
 
 
 def is_unnamed(name: bytes) -> bool:
-    """Return whether a peer has no name of its own, so that ZeroMQ has chosen its name."""
+    """Return True if a peer has chosen no name, so that ZeroMQ has named it."""
     return len(name) == _NAME_BYTES and name[0] == 0
 
 
 def peer_of(descriptor: int) -> Peer:
-    """Return address and port of a connection's peer. None if the connection has ended."""
+    """Return address and port of the peer of a connection (`descriptor`). None if it has ended."""
     try:
         with _borrowed(descriptor) as connection:
             peer: tuple[object, ...] = connection.getpeername()
@@ -153,7 +153,7 @@ def end_connection(descriptor: int, peer: Peer) -> bool:
 
 @contextlib.contextmanager
 def _borrowed(descriptor: int) -> Iterator[socket.socket]:
-    """Yield a socket object of a descriptor. The descriptor stays open."""
+    """Yield a socket object over a copy of a descriptor, which itself stays open."""
     connection = socket.socket(socket.AF_INET, socket.SOCK_STREAM, 0, descriptor)
     try:
         yield connection

@@ -42,7 +42,7 @@ class _Descriptor(Protocol):
 
 
 class _End:
-    """Base of channels and acceptors, which have a descriptor to poll and can be closed.
+    """Base of `Channel` and `Acceptor`: objects with a descriptor to poll, which can be closed.
 
     Attributes:
         end: object with `fileno` and `close`, such as a socket. Without it, override both methods.
@@ -218,7 +218,7 @@ def own_transport() -> Transport | None:
 
 
 def transport_of(address: object) -> Transport | None:
-    """Return the transport that KHOP_TRANSPORT names, if an address has its scheme, else None."""
+    """Return the user's transport (KHOP_TRANSPORT) if `address` has its scheme, else None."""
     own = own_transport()
     if own is None or not isinstance(address, str):
         return None

@@ -56,14 +56,14 @@ _SCANNED = 16
 
 
 def ranges(count: int, at_once: int | None = None) -> Iterator[slice]:
-    """Divide `count` rows into slices of `at_once` rows. If None, of `ROWS_AT_ONCE`."""
+    """Divide `count` rows into slices of `at_once` rows each. If None, of `ROWS_AT_ONCE`."""
     at_once = at_once or ROWS_AT_ONCE
     for first in range(0, count, at_once):
         yield slice(first, min(first + at_once, count))
 
 
 def slices(costs: Int64Array, limit: int | None = None) -> list[slice]:
-    """Divide rows into slices of about the same cost: at most `limit`, plus the first row's cost.
+    """Divide rows into slices that cost about the same: at most `limit`, plus the first row's cost.
 
     Example:
         >>> slices(np.array([3, 3, 3, 9, 1]), 10)
@@ -104,25 +104,25 @@ def picks_of(hop: HopRequest, degrees: Int64Array) -> Int64Array:
 
 
 def reads_degrees(hop: HopRequest, has_excluded: bool) -> bool:
-    """Return whether the cost of a hop depends on the degrees of its rows."""
+    """Return True if the cost of a hop depends on the numbers of neighbours of its rows."""
     by_weight = hop.weighted and not hop.replace
     reads_whole = hop.last or has_excluded or hop.method.needs_neighbor_ids
     return hop.fanout < 0 or reads_whole or (by_weight and hop.fanout > _FEW_PICKS)
 
 
 def cost_of_row(hop: HopRequest) -> int:
-    """Return the cost per row of a hop whose cost does not depend on degrees."""
+    """Return the cost of each row of a hop whose cost does not depend on degrees, in entries."""
     return _ROW + _cost_of_pick(hop) * max(hop.fanout, 0)
 
 
 def costs_of_rows(
     hop: HopRequest, degrees: Int64Array, num_excluded: Int64Array | None
 ) -> Int64Array:
-    """Return the cost of each row of a hop, [n] int64.
+    """Return the cost of drawing a hop from each row (node), [n] int64, in neighbours read.
 
     Args:
-        hop: the hop.
-        degrees: [n] int64.
+        hop: parameters of the hop.
+        degrees: [n] int64 number of neighbours of each row.
         num_excluded: numbers of excluded edges per row, [n] int64. If None, there are none.
 
     Raises:
@@ -161,29 +161,32 @@ def check_draws(hop: HopRequest) -> None:
 
 
 def costs_of_edges(degrees: Int64Array) -> Int64Array:
-    """Return the costs of testing each row for one edge, [n] int64."""
+    """Return the cost of testing for one edge of each row, by its degree: [n] int64, in entries."""
     return _ROW + degrees // _SCANNED
 
 
 def costs_of_induced(degrees: Int64Array, num_members: int) -> Int64Array:
-    """Return the cost per row of looking up its neighbours among `num_members` nodes, [n] int64."""
+    """Return the cost in entries, [n] int64, of finding rows' neighbours among `num_members`."""
     return _ROW + (degrees // 2 if num_members <= _FEW_MEMBERS else degrees * _MEMBER)
 
 
 def rows_in_slice(row_bytes: int) -> int:
-    """Return the number of rows of an attribute to gather in one slice."""
+    """Return how many rows of an attribute, of `row_bytes` bytes each, to gather in one slice."""
     return max(1, SLICE // (_ROW + row_bytes // _ROW_BYTES))
 
 
 def cost_of_rows(num_rows: int, row_bytes: int) -> int:
-    """Return the cost of gathering rows of an attribute."""
+    """Return the cost of gathering rows of an attribute, in entries of about 10 ns."""
     return _ATTRIBUTE + num_rows * (_ROW + row_bytes // _ROW_BYTES)
 
 
 def joined(
     pieces: Sequence[Sequence[Array]], empty: Callable[[tuple[int, ...], np.dtype[Any]], Array]
 ) -> Generator[None, None, list[Array]]:
-    """Join the arrays of the replies to a request's slices. `empty` allocates the results."""
+    """Join the arrays of all slices of a request's reply, one after the other.
+
+    `empty` allocates the results.
+    """
     outs: list[Array] = []
     for arrays in zip(*pieces, strict=True):
         out = empty((sum(map(len, arrays)),), arrays[0].dtype)

@@ -16,10 +16,12 @@ from khop.storage.folder import AttrMeta, EdgeTypeMeta, FolderMeta, NodeTypeMeta
 # lower.
 _AHEAD_BYTES = 32 << 20
 _MAX_AHEAD = 64
+# Bytes of a drawn batch, without rows: ids, positions, hash tables, planned uses.
+_NODE_BYTES, _EDGE_BYTES = 160, 32
 
 
 class ArenaPlan(NamedTuple):
-    """Plan of a sampler's arena.
+    """Size and use of a sampler's arena, the shared memory for its batches.
 
     Attributes:
         nbytes: size of the arena.
@@ -68,6 +70,12 @@ def plan_memory(
     if depth <= concurrency:
         return ArenaPlan(nbytes, concurrency, False)
     return ArenaPlan(max(nbytes, 2 * depth * batch_bytes), depth, True)
+
+
+def batches_drawn_ahead(meta: FolderMeta, spec: PipelineSpec, batch_size: int) -> int:
+    """Return the number of batches without rows that `_AHEAD_BYTES` hold."""
+    num_nodes, num_edges = _largest_batch(meta, spec, batch_size)
+    return _AHEAD_BYTES // (_NODE_BYTES * num_nodes + _EDGE_BYTES * num_edges + 1)
 
 
 def _batch_bytes(meta: FolderMeta, spec: PipelineSpec, batch_size: int) -> int:

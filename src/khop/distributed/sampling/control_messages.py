@@ -41,7 +41,7 @@ class Epoch(NamedTuple):
     columns: Int64Array
 
     def seeds_of(self, batch: int) -> Int64Array:
-        """Return the columns of a batch's seeds, [num_columns, n] int64."""
+        """Return ids and times (columns) of the seeds of a batch, [num_columns, n] int64."""
         first, last = self.plan.bounds(batch)
         return np.ascontiguousarray(self.columns[:, first:last])
 
@@ -62,7 +62,7 @@ class SingleBatch(NamedTuple):
     columns: Int64Array
 
     def seeds_of(self, batch: int) -> Int64Array:
-        """Return the columns of the batch's seeds, [num_columns, n] int64."""
+        """Return ids and times (columns) of the batch's seeds, [num_columns, n] int64."""
         del batch
         return self.columns
 
@@ -74,14 +74,17 @@ class SingleBatch(NamedTuple):
 def encode_epoch(
     epoch: int, run_key: int, plan: EpochPlan, columns: Int64Array
 ) -> tuple[dict[str, Any], int]:
-    """Return the JSON of OPEN_EPOCH, and a descriptor of the columns, to pass along and close."""
+    """Return the content of a message that opens an epoch, and a descriptor of its seeds.
+
+    The caller sends the content as JSON, passes the descriptor along and closes it.
+    """
     memory = _in_memory(columns)
     shape = {"plan": asdict(plan), "num_columns": len(columns)}
     return {"epoch": epoch, "run_key": run_key, **shape}, memory
 
 
 def _in_memory(columns: Int64Array) -> int:
-    """Return a descriptor of new memory with the columns, to pass along and close."""
+    """Copy seeds' columns to new memory. Return its descriptor, to pass along and close."""
     memory = create_memory(columns.nbytes, "khop-seeds")
     if columns.nbytes:
         view = ArenaReader(memory).lease(0, columns.nbytes, None)
@@ -90,7 +93,10 @@ def _in_memory(columns: Int64Array) -> int:
 
 
 def read_epoch(message: Message) -> tuple[int, Epoch]:
-    """Read OPEN_EPOCH: id and epoch. Its memory stays mapped as long as the columns are used."""
+    """Read a message that opens an epoch. Return the epoch's id, and the epoch.
+
+    The memory of the seeds stays mapped as long as they are used.
+    """
     try:
         content = message.json()
         plan = EpochPlan(**content["plan"])
@@ -118,7 +124,7 @@ class SampleRequest(NamedTuple):
 
     def encode(self) -> bytes:
         """Return the payload of the message."""
-        keys = [number for key in (*self.requested, *self.ahead) for number in key]
+        keys = [part for key in (*self.requested, *self.ahead) for part in key]
         numbers = [len(self.freed), len(self.requested), *self.freed, *keys]
         return struct.pack(f"<{len(numbers)}Q", *numbers)
 
@@ -132,7 +138,7 @@ class SampleRequest(NamedTuple):
 
 
 def send_request(line: ControlLine, key: BatchKey, run_key: int, columns: Int64Array) -> None:
-    """Send MAKE: a request for a batch that belongs to no epoch.
+    """Send a MAKE message, which requests one batch that belongs to no epoch.
 
     Raises:
         OSError: no memory or descriptor is left for many columns.
@@ -151,7 +157,7 @@ def send_request(line: ControlLine, key: BatchKey, run_key: int, columns: Int64A
 
 
 def read_request(message: Message) -> tuple[BatchKey, SingleBatch]:
-    """Read MAKE: the key of a batch, and the batch."""
+    """Read a MAKE message, which requests one batch. Return the batch's key, and its seeds."""
     request, batch, run_key, num_columns = MAKE_HEADER.unpack_from(message.payload)
     raw: Any = message.payload[MAKE_HEADER.size :]
     if message.descriptors:

@@ -39,7 +39,7 @@ class DeviceOfSampler(NamedTuple):
 
 
 class DeviceSlots:
-    """Slots in the memory of a device, and of the host.
+    """Memory for a sampler's batches, in a device arena or in the host's.
 
     Args:
         arena: descriptor of the host arena's memory. It stays open.
@@ -68,11 +68,11 @@ class DeviceSlots:
         self._locked = self.arena.lock_pages(device) if pinned else None
 
     def new(self, announce: Announce) -> Slot:
-        """See `Slots`."""
+        """Return a slot for a batch. Its memory is allocated when its size is known."""
         return DeviceSlot(self, announce)
 
     def free(self, offset: int) -> None:
-        """See `Slots`."""
+        """Free the slot at `offset`, in either arena, which the trainer no longer uses."""
         if offset & ON_DEVICE:
             assert self.device_arena is not None
             self.device_arena.free(offset - ON_DEVICE)
@@ -101,7 +101,7 @@ class DeviceSlot(Slot):
         return b"" if self._device_arena is None else U64.pack(len(self._head)) + self._head
 
     def allocate(self, record: Record) -> Mapping[str, Any]:
-        """See `Slot`."""
+        """Allocate device memory for a batch, and return the arrays to fill."""
         device_arena, head_bytes = self._slots.device_arena, record.layout.head_bytes
         offset = None
         if device_arena is not None and head_bytes <= _MAX_HEAD:
@@ -132,7 +132,7 @@ class DeviceSlot(Slot):
             self._slots.scratch.take(self.nbytes).download(begin, arrays)
 
     def abandon(self) -> None:
-        """See `Slot`."""
+        """Free the memory: the batch failed or is no longer needed."""
         super().abandon()
         if self._device_arena is not None:
             self._device_arena.free(self.offset - ON_DEVICE)

@@ -58,7 +58,7 @@ class PipelineSpec:
 
 
 class Pipeline:
-    """Sampling and gathering of batches from the local part and the other partitions.
+    """Maker of batches from seeds: samples neighbours and gathers attributes from all parts.
 
     A batch goes through `draw`, `announce`, `request` and `write`. Later batches may be drawn and
     announced before a batch requests its rows. If `is_ordered`, batches are announced in the order
@@ -71,8 +71,8 @@ class Pipeline:
         arrays: extra arrays by name. 'src_weight', 'dst_weight': [num_nodes] float64 sampling
             weights of negative endpoints, by original id. 'label.<index of the node type>':
             [num_nodes, ...] labels that the folder does not hold, by new id.
-        clock: clock of the phases of work. It enters GATHERING here, after a batch's neighbours
-            are sampled. The caller enters the other phases.
+        clock: clock of the phases of work. It enters GATHERING here, after a batch's neighbours are
+            sampled. The caller enters the other phases.
         device: device for sampling and gathering, or for gathering alone if there are several
             parts. If None, the CPU.
         cache_bytes: bytes of the caches of other parts' rows. 0 for no caches. Batches that a
@@ -108,6 +108,10 @@ class Pipeline:
     def is_ordered(self) -> bool:
         """True if batches must be written in the order in which their rows were requested."""
         return self._collector.is_ordered
+
+    def lookahead(self, limits: tuple[int, int]) -> int:
+        """Return the number of batches to announce ahead, within limits, from batches so far."""
+        return min(max(self._collector.batches_known, limits[0]), limits[1])
 
     def draw(
         self, columns: Int64Array, run_key: int, batch: int
@@ -180,7 +184,7 @@ class Pipeline:
 
 
 def _labels(arrays: Mapping[str, Array]) -> dict[int, Feature]:
-    """Return the labels that the folder does not hold, by index of the node type."""
+    """Return the labels that `arrays` has and the folder has not, by index of the node type."""
     prefix = "label."
     return {
         int(name.removeprefix(prefix)): Feature(array)
@@ -197,7 +201,7 @@ def _create_engine(
     labels: Mapping[int, Feature],
     cache_bytes: int,
 ) -> tuple[Engine, Collector]:
-    """Return the engine, which samples, and the collector, which gathers."""
+    """Return the engine, which samples neighbours, and the collector, which gathers attributes."""
     view = GraphView.of_part(part)
     if device is None:
         collector = Collector(part, spec.collect, remote, labels, cache_bytes)

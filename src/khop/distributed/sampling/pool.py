@@ -47,7 +47,7 @@ _POLL_SECONDS = 0.05
 
 @dataclass
 class _Epoch:
-    """An epoch that is being iterated.
+    """An epoch of a loader that is being iterated, as its pool of samplers tracks it.
 
     Attributes:
         message: content of OPEN_EPOCH.
@@ -68,7 +68,7 @@ class _Epoch:
     arrived: dict[int, Received | Exception] = field(default_factory=dict)
 
     def due(self, limit: int, enough: int) -> range:
-        """Return the next batches to request, and count them as requested.
+        """Return the indices of the batches to request now, and count them as requested.
 
         Args:
             limit: maximum number of batches that are requested ahead of the trainer.
@@ -161,7 +161,7 @@ class SamplerPool:
         self._start_missing()
 
     def _start_missing(self) -> None:
-        """Start the processes that are missing. If that fails, the loader ends."""
+        """Start the sampler processes that are missing. If that fails, the loader ends."""
         try:
             while (index := self._pool.missing) is not None:
                 self._pool.add(self._start(index))
@@ -170,7 +170,7 @@ class SamplerPool:
             raise
 
     def _start(self, index: int) -> SamplerProcess:
-        """Start a process and open the epochs there."""
+        """Start the sampler process of this index, and open the loader's epochs there."""
         device = self._devices[index]
         device_arena = self._make_device_arena(device)
         described = None if device_arena is None else device_arena.described
@@ -192,7 +192,7 @@ class SamplerPool:
 
     @property
     def num_restarts(self) -> int:
-        """Number of restarts of samplers."""
+        """Number of samplers of this loader that were restarted."""
         return self._pool.num_restarts
 
     @property
@@ -202,12 +202,12 @@ class SamplerPool:
 
     @property
     def workers(self) -> list[Worker]:
-        """The processes that run, by index."""
+        """Processes that make the loader's batches now, by index."""
         samplers, devices = self._pool.samplers, self._devices
         return [Worker(s.process.pid, s.index, devices[s.index] or "cpu") for s in samplers]
 
     def new_epoch(self) -> int:
-        """Return the id of the next epoch. `open_epoch` sends it to the samplers."""
+        """Return an id for the epoch that begins next. `open_epoch` sends it to the samplers."""
         epoch_id = self._num_epochs
         self._num_epochs += 1
         return epoch_id
@@ -318,7 +318,7 @@ class SamplerPool:
         return isinstance(arrived.get(batch), Received)
 
     def _poll(self) -> None:
-        """Process messages of samplers. An error is kept until `take` has to wait for a batch."""
+        """Process the samplers' messages. An error is kept until `take` has to wait for a batch."""
         try:
             self._wait(timeout_ms=0)
         except Exception as error:
@@ -332,7 +332,7 @@ class SamplerPool:
             self._pool.post(Op.TRACE, U64.pack(recorded))
 
     def _check_alive(self) -> None:
-        """Raise if the pool has failed or is closed, or if this process is a fork."""
+        """Raise an error if the pool has failed or is closed, or if this process is a fork."""
         check_process(self._owner, "loader", "make a loader there")
         if self._failure is not None:
             raise self._failure
@@ -340,7 +340,7 @@ class SamplerPool:
             raise RuntimeError("the loader has been shut down: make a new one")
 
     def _prefetch(self, waiting: bool) -> None:
-        """Request the batches that are due.
+        """Request from samplers the next batches that should be made ahead.
 
         A message to a sampler that sleeps costs the trainer 60 to 150 us, more than receiving a
         small batch. So small batches are requested in bulk: when half of the batches made ahead
@@ -385,7 +385,7 @@ class SamplerPool:
                 self._on_endpoint_update()
 
     def _on_endpoint_update(self) -> None:
-        """Send new endpoints to all samplers, and configure later samplers with them."""
+        """Send new addresses of partition servers to all samplers, also to ones started later."""
         assert self._endpoints is not None
         for part, update in self._endpoints.changes().items():
             if not isinstance(update, str):
@@ -396,7 +396,7 @@ class SamplerPool:
         self._is_changing = True
 
     def _receive(self, sampler: SamplerProcess) -> None:
-        """Keep the batches that a sampler has sent, and start its successor if it has ended."""
+        """Keep the batches that a sampler has sent. If it has ended, start another one."""
         try:
             for key, batch in self._pool.receive(sampler):
                 arrived: Received | Exception

@@ -70,10 +70,10 @@ class Process(Protocol):
         """True if it ended because the graph server that had started it ended."""
 
     def last_task(self) -> BatchKey | None:
-        """Return the batch that it worked on last, if known."""
+        """Return the (epoch, batch) that the process worked on last. None if this is not known."""
 
     def log_tail(self) -> str:
-        """Return the end of its log."""
+        """Return the last lines of the process's log."""
 
     def close(self) -> None:
         """End the process. A second call does nothing."""
@@ -89,7 +89,7 @@ def start_sampler(config: Mapping[str, Any], memory: Sequence[int]) -> Process:
 
 
 class Standby:
-    """Factory of samplers that keeps a process in reserve when all are started.
+    """Factory of sampler processes that keeps one more process in reserve.
 
     The reserve replaces a sampler that has ended, without the start-up time. It has imported its
     modules, which takes nearly all of that time, and waits for a configuration. It takes some 30
@@ -107,11 +107,11 @@ class Standby:
 
     @property
     def pid(self) -> int | None:
-        """Process id of the reserve."""
+        """Process id of the process in reserve. None if there is none."""
         return None if self._reserve is None else self._reserve.pid
 
     def __call__(self, config: Mapping[str, Any], memory: Sequence[int]) -> Process:
-        """Return a process with a configuration: the reserve if there is one, else a new one."""
+        """Return a process with this configuration: the reserve if there is one, else a new one."""
         process, self._reserve = self._reserve, None
         if process is None or process.has_ended:
             process = ChildProcess(_SAMPLER, config, memory)
@@ -136,7 +136,7 @@ def send_endpoint(process: Process, part: int, update: EndpointUpdate) -> None:
 
 
 class RawBatch(NamedTuple):
-    """Batch as bytes: [nbytes] uint8, its layout, and JSON of its extras if there are any."""
+    """Batch as bytes, [nbytes] uint8, with its layout, and its extra data as JSON or None."""
 
     raw: Array
     layout: Layout
@@ -266,7 +266,7 @@ class SamplerProcess:
             message.close_descriptors()
 
     def read_raw(self, message: Message) -> tuple[BatchKey, RawBatch]:
-        """Read a BATCH message without its arrays: key and bytes. Closes its descriptors.
+        """Read a BATCH message without its arrays. Return key and bytes. Closes its descriptors.
 
         Raises:
             ProtocolError: the message is malformed.
@@ -279,7 +279,10 @@ class SamplerProcess:
             message.close_descriptors()
 
     def _read_head(self, message: Message) -> tuple[BatchKey, int, int, bytes]:
-        """Count a batch as delivered. Return key, offset, size, and the message's other bytes."""
+        """Read the head of a BATCH message, and count the batch as delivered.
+
+        Returns its key, offset, size, and the message's other bytes.
+        """
         if len(message.payload) < BATCH.size:
             raise ProtocolError(f"a sampler's BATCH message has {len(message.payload)} bytes")
         epoch, batch, offset, nbytes = BATCH.unpack_from(message.payload)

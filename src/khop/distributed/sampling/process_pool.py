@@ -34,16 +34,16 @@ _MAX_AT_A_BATCH = 4
 
 
 class EndpointSource(Protocol):
-    """Source of endpoint updates: addresses of the servers of other partitions, as they change."""
+    """Source of new addresses (endpoints) of other partitions' servers."""
 
     def fileno(self) -> int:
         """Return a descriptor that is readable when there are changes."""
 
     def changes(self) -> dict[int, EndpointUpdate]:
-        """Return the updates since the last call, by partition."""
+        """Return the new endpoints since the last call, by partition."""
 
     def latest(self, part: int) -> EndpointUpdate | None:
-        """Return the last update of a partition, or None if its endpoint has not changed."""
+        """Return the last new endpoint of a partition, or None if it has not changed."""
 
     def look_for(self, part: int) -> None:
         """Start to look for the server of a partition, which is unreachable. Returns at once."""
@@ -53,7 +53,7 @@ class EndpointSource(Protocol):
 
 
 class SamplerError(NamedTuple):
-    """Error of a batch, or of a sampler's start, as the sampler described it."""
+    """Error of making a batch, or of a sampler's start, as the sampler process described it."""
 
     content: dict[str, Any]
 
@@ -139,7 +139,7 @@ class ProcessPool(Generic[BatchT]):
 
     @property
     def num_restarts(self) -> int:
-        """Number of restarts of samplers."""
+        """Number of samplers that have been restarted."""
         return self._restart_policy.num_restarts
 
     @property
@@ -149,11 +149,11 @@ class ProcessPool(Generic[BatchT]):
 
     @property
     def in_flight(self) -> set[BatchKey]:
-        """Batches that were assigned and not delivered."""
+        """Keys of the batches that were requested from samplers and not delivered."""
         return {*self._unassigned, *(key for s in self.samplers for key in s.in_flight)}
 
     def add(self, sampler: SamplerProcess) -> None:
-        """Add the process that was started for the index `missing`."""
+        """Add a sampler process that its owner has started for the index `missing`."""
         _, sampler.is_starting = self._missing.popleft()
         bisect.insort(self.samplers, sampler, key=lambda s: s.index)
         self._assign_rest()
@@ -164,27 +164,27 @@ class ProcessPool(Generic[BatchT]):
         end_process(sampler.process)
 
     def least_loaded(self) -> SamplerProcess | None:
-        """Return the sampler that `assign` would choose next, or None if there is none."""
+        """Return the sampler with the fewest batches in flight. None if no sampler runs."""
         return min(self.eligible(), key=_load, default=None)
 
     def eligible(self) -> list[SamplerProcess]:
-        """Return the samplers that may get batches: none that is starting, or all if all are."""
+        """Return the samplers that may get batches: the ones that have started, else all."""
         return [s for s in self.samplers if not s.is_starting] or self.samplers
 
     def assign(self, keys: Iterable[BatchKey], ahead: Iterable[BatchKey] = ()) -> None:
         """Assign batches to the samplers with the fewest batches in flight.
 
         Args:
-            keys: batches to request. Those that were assigned ahead stay with their samplers.
+            keys: batches to request. Batches that were assigned ahead stay with their samplers.
             ahead: batches that samplers may draw. They are requested later.
         """
-        wanted = {**dict.fromkeys(keys, True), **dict.fromkeys(ahead, False)}
+        assigned_keys = {**dict.fromkeys(keys, True), **dict.fromkeys(ahead, False)}
         eligible = self.eligible()
         if not eligible:
-            self._unassigned.update(wanted)
+            self._unassigned.update(assigned_keys)
             return
         assigned: dict[int, tuple[list[BatchKey], list[BatchKey]]] = {}
-        for key, is_requested in wanted.items():
+        for key, is_requested in assigned_keys.items():
             drawn_by = (s for s in self.samplers if key in s.in_flight) if is_requested else ()
             sampler = next(iter(drawn_by), None) or min(eligible, key=_load)
             sampler.in_flight[key] = is_requested
@@ -211,12 +211,12 @@ class ProcessPool(Generic[BatchT]):
         return removed
 
     def post(self, op: Op, payload: bytes) -> None:
-        """Send a message to all samplers."""
+        """Send a message (operation, payload) to all samplers."""
         for sampler in self.samplers:
             sampler.process.line.post(op, payload)
 
     def relocate(self, part: int, update: EndpointUpdate) -> None:
-        """Send an endpoint update of a partition to all samplers."""
+        """Send all samplers the new endpoint of a partition's server, or the reason of its end."""
         for sampler in self.samplers:
             send_endpoint(sampler.process, part, update)
 
@@ -256,7 +256,7 @@ class ProcessPool(Generic[BatchT]):
         return (epoch, batch), error
 
     def _read_state(self, sampler: SamplerProcess, message: Message) -> None:
-        """Apply a message that has neither a batch nor an error."""
+        """Process other messages than batches and errors: a layout, readiness, a lost server."""
         if message.op is Op.LAYOUT:
             layout = Layout.read_shared(message.descriptor())
             sampler.layouts[layout.id] = layout
@@ -276,7 +276,11 @@ class ProcessPool(Generic[BatchT]):
                 self._endpoints.look_for(part)
 
     def _reap(self, dead: SamplerProcess) -> None:
-        """Remove a sampler that has ended. Raise SamplerDiedError if it is not to be replaced."""
+        """Remove a sampler that has ended, and request its batches from the others.
+
+        Raises:
+            SamplerDiedError: it is not to be replaced.
+        """
         process = dead.process
         status = process.exit_status()
         end_process(process)

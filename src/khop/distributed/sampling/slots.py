@@ -46,7 +46,7 @@ class Slot:
         return record.write(self._take(record))
 
     def finish(self) -> None:
-        """Wait until the arrays are written."""
+        """Wait until the batch's arrays are written. Nothing to do in the host's memory."""
 
     def _take(self, record: Record) -> memoryview:
         self._announce(record.layout)
@@ -72,13 +72,13 @@ class Slot:
 
 
 class Slots(Protocol):
-    """Memory that a sampler writes batches to."""
+    """Type of the memory to which a sampler writes batches: an arena on the host or a device."""
 
     def new(self, announce: Announce) -> Slot:
         """Return a slot for a batch. Its memory is allocated when its size is known."""
 
     def free(self, offset: int) -> None:
-        """Free a slot that the trainer no longer uses."""
+        """Free the slot at `offset`, which the trainer no longer uses."""
 
 
 class HostSlots:
@@ -92,9 +92,9 @@ class HostSlots:
         self._arena = ArenaWriter(arena)
 
     def new(self, announce: Announce) -> Slot:
-        """See `Slots`."""
+        """Return a slot for a batch. Its memory is allocated when its size is known."""
         return Slot(self._arena, announce)
 
     def free(self, offset: int) -> None:
-        """See `Slots`."""
+        """Free the arena's slot at `offset`, which the trainer no longer uses."""
         self._arena.free(offset)

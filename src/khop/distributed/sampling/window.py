@@ -19,6 +19,9 @@ from khop.distributed.sampling.slots import Slot
 from khop.sampler.rows.collect import DrawnBatch
 from khop.trace.clock import Phase
 
+SOON_KNOWN = 8
+"""Most batches that the first batch of an epoch waits for. Each later one waits for two more."""
+
 
 class Stage(IntEnum):
     """Stage of a batch."""
@@ -69,29 +72,34 @@ class Window:
 
     Args:
         concurrency: limit of batches in work.
-        lookahead: announced batches that a batch waits for before it requests its rows.
-        is_ordered: batches are announced in order, and written in the order of their requests.
+        lookahead: initial value of the attribute.
+        is_ordered: batches are announced in order, and written in the order of their requests. If
+            False, there is no lookahead.
 
     Attributes:
         tasks: batches in work, in the order in which they began.
+        lookahead: announced batches that a batch waits for before it requests its rows.
     """
 
     def __init__(self, concurrency: int, lookahead: int, is_ordered: bool) -> None:
         self._concurrency = concurrency
-        self._lookahead = lookahead if is_ordered else 0
+        self.lookahead = lookahead if is_ordered else 0
         self._is_ordered = is_ordered
         self._unstarted: dict[BatchKey, bool] = {}  # whether requested
         self.tasks: list[Task] = []
+        self._num_fetched = 0  # since the window was empty
 
     def add(self, requested: Iterable[BatchKey], ahead: Iterable[BatchKey] = ()) -> None:
         """Add batches that are requested, and batches that may be drawn ahead."""
-        self._unstarted.update(dict.fromkeys(ahead, False))
-        keys = set(requested) if self._lookahead else ()
-        for task in self.tasks if keys else ():
-            if task.key in keys:
-                task.is_requested = True
-        started = {task.key for task in self.tasks} if keys else ()
-        self._unstarted.update((key, True) for key in requested if key not in started)
+        if not self.tasks and not self._unstarted:
+            self._num_fetched = 0
+        keys = dict.fromkeys(requested, True)
+        if self.lookahead:
+            for task in self.tasks:
+                task.is_requested = keys.pop(task.key, task.is_requested)
+        self._unstarted.update(keys)
+        for key in ahead:
+            self._unstarted.setdefault(key, False)
 
     def remove(self, epoch: int) -> list[Task]:
         """Remove the batches of an epoch. Return those in work."""
@@ -118,11 +126,11 @@ class Window:
                 has_requested = has_requested or task.is_requested
         if drawing >= self._concurrency:
             return None
-        if not self._lookahead:
+        if not self.lookahead:
             key = next((k for k, is_requested in self._unstarted.items() if is_requested), None)
             if key is None or len(self.tasks) >= self._concurrency:
                 return None
-        elif waiting < self._lookahead + self._concurrency:
+        elif waiting < self.lookahead + self._concurrency:
             key = next(iter(self._unstarted))
         else:
             # The trainer may wait for a batch of a sampler that has died, behind all of these.
@@ -150,8 +158,10 @@ class Window:
         if num_begun >= self._concurrency:
             return None
         is_drawing = self._unstarted or any(t.stage < Stage.ANNOUNCED for t in self.tasks)
-        if is_drawing and len(announced) <= self._lookahead:
+        known = min(self.lookahead, SOON_KNOWN + 2 * self._num_fetched)
+        if is_drawing and len(announced) <= known:
             return None
+        self._num_fetched += 1
         # In the order of requests, which `next_to_write` follows.
         self.tasks.remove(task)
         self.tasks.insert(num_begun, task)

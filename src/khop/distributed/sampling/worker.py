@@ -87,7 +87,8 @@ class Sampler:
             self._part, spec, self._client, arrays, self._clock, device, config["cache_bytes"]
         )
         is_ordered = self._pipeline.is_ordered
-        self._window = Window(config["concurrency"], config["lookahead"], is_ordered)
+        self._lookahead: tuple[int, int] = tuple(config["lookahead"])  # limits
+        self._window = Window(config["concurrency"], self._lookahead[0], is_ordered)
         self._epochs: dict[int, Epoch | SingleBatch] = {}
         self._reported_bytes, self._reported_disk = 0, DiskCounts()
         self._announced: set[int] = set()
@@ -186,6 +187,8 @@ class Sampler:
         progressed = False
         while (task := window.next_to_announce()) is not None:
             progressed = self._enter(task, Stage.ANNOUNCED, pipeline.announce)
+            if window.lookahead:
+                window.lookahead = pipeline.lookahead(self._lookahead)
         while (task := window.next_to_fetch()) is not None:
             progressed = self._enter(task, Stage.FETCHING, pipeline.request)
         task = window.next_to_write()
@@ -251,7 +254,7 @@ class Sampler:
             self._deliver(task)
 
     def _run(self, task: Task) -> bool:
-        """Run a batch's next step. Return whether the batch is complete in its slot."""
+        """Run the next step of making a batch. Return True if the batch is complete in its slot."""
         try:
             task.waiting_for = next(task.steps)
         except StopIteration as end:
@@ -274,7 +277,7 @@ class Sampler:
         self._line.send_json(Op.ERROR, content)
 
     def _announce(self, layout: Layout) -> None:
-        """Send a layout to the trainer, before its first batch."""
+        """Send a layout (list of a batch's arrays) to the trainer, before the first such batch."""
         if layout.id in self._announced:
             return
         memory = layout.share()
@@ -289,7 +292,8 @@ class Sampler:
         self._send_records()
         payload = BATCH.pack(*task.key, slot.offset, slot.nbytes)
         if slot.record is not None:
-            slot.record.note("made", self._made(slot))
+            reused = 0 if task.drawn is None else task.drawn.reused_bytes
+            slot.record.note("made", self._made(slot, reused))
             payload += slot.header
             if slot.record.extras:
                 payload += json.dumps(slot.record.extras).encode()
@@ -299,14 +303,14 @@ class Sampler:
             self._line.send(Op.BATCH, payload, [slot.own_memory])
             os.close(slot.own_memory)
 
-    def _made(self, slot: Slot) -> BatchTimings:
+    def _made(self, slot: Slot, reused_bytes: int) -> BatchTimings:
         received = self._client.bytes_received if self._client is not None else 0
         remote_bytes, self._reported_bytes = received - self._reported_bytes, received
         me = os.getpid()
         overflows = int(slot.own_memory is not None)
         disk = self._part.disk_counts()
         read, self._reported_disk = disk.since(self._reported_disk), disk
-        return self._clock.made(slot.nbytes, remote_bytes, overflows, (me, me), read)
+        return self._clock.made(slot.nbytes, remote_bytes, reused_bytes, overflows, (me, me), read)
 
     def _send_records(self) -> None:
         segments = self._clock.segments
@@ -380,7 +384,7 @@ def _slots(
 
 
 def main() -> None:
-    """Run a sampler for the process at the other end of the control line."""
+    """Run a sampler process, which `start_up` connects to its parent."""
     line, message = start_up()
     try:
         config, memory = message.json(), message.descriptors

@@ -1,10 +1,11 @@
 """PyG's feature store and graph store over a `DistDataset`. Runs in trainers and PyG's workers.
 
-Ids are original ids. A group is a node type or an edge type. In a homogeneous graph it is None for
-nodes, and for edges (None, None), as in PyG's `LocalFeatureStore`, or any other tuple. Rows come
-from the home part, copies of hot rows, or the servers of other parts. A `multi_get_tensor` sends
-one round of requests for all its attributes. Whole arrays (`index=None`, `get_edge_index`) are
-assembled from all parts. `edge_lookup` describes how PyG's loaders get edge attributes.
+Ids are original ids. Attributes are requested for a node type or an edge type, PyG's "group". In a
+homogeneous graph it is None for nodes, and for edges (None, None), as in PyG's `LocalFeatureStore`,
+or any other tuple. Rows come from the partition that the trainer has loaded, its copies of others'
+rows, or other partitions' servers. `multi_get_tensor` sends all its requests together. Whole arrays
+(`index=None`, `get_edge_index`) are assembled from all partitions. `edge_lookup` describes how
+PyG's loaders get edge attributes.
 """
 
 from __future__ import annotations
@@ -36,11 +37,11 @@ _EDGES = (None, None)  # group of a homogeneous graph's edge attributes
 
 
 class _AttrQuery(NamedTuple):
-    """Requested attribute of a type of nodes or edges (`element`).
+    """Attribute that PyG requests from the feature store, for a type of nodes or edges.
 
     Attributes:
         index: requested rows, as passed by the user. If None, all.
-        is_label: whether it comes from the dataset's `node_labels`.
+        is_label: True if it comes from the dataset's `node_labels`.
     """
 
     element: Literal["node", "edge"]
@@ -62,7 +63,7 @@ class PartitionStores(FeatureStore, GraphStore):  # type: ignore[misc]
     # Feature store -----------------------------------------------------------------------------
 
     def get_all_tensor_attrs(self) -> list[TensorAttr]:
-        """Return the attributes of all node types, then of all edge types."""
+        """Return descriptions of the attributes of all node types, then edge types, for PyG."""
         meta: FolderMeta = self.meta
         listed = []
         for node_type in meta.node_types:
@@ -125,7 +126,11 @@ class PartitionStores(FeatureStore, GraphStore):  # type: ignore[misc]
         return value[0] if isinstance(index, (int, np.integer)) else value
 
     def _query_of(self, attr: TensorAttr) -> _AttrQuery:
-        """Find an attribute. If there is none, raise KeyError that lists all attributes."""
+        """Find the attribute that PyG requests.
+
+        Raises:
+            KeyError: there is none. The message lists all attributes.
+        """
         meta: FolderMeta = self.meta
         group = attr.group_name if attr.is_set("group_name") else None
         index = attr.index if attr.is_set("index") else None
@@ -151,7 +156,10 @@ class PartitionStores(FeatureStore, GraphStore):  # type: ignore[misc]
         )
 
     def _stored_rows(self, element: str, type_index: int, index: Any) -> Int64Array:
-        """Return the new ids of nodes, or the storage positions of edges: [n] int64."""
+        """Return the new ids of nodes, or the positions of edges in the folder: [n] int64.
+
+        `element` is 'node' or 'edge'. `index` has original ids, a slice or a mask. If None, all.
+        """
         if element == "edge":
             known = stored_edges(index)
             if known is not None and known[:2] == (self.opened.fingerprint, type_index):
@@ -173,7 +181,7 @@ class PartitionStores(FeatureStore, GraphStore):  # type: ignore[misc]
     # Graph store -------------------------------------------------------------------------------
 
     def get_all_edge_attrs(self) -> list[EdgeAttr]:
-        """Return the attributes of an edge list for each type. Entry i is the edge with id i."""
+        """Return descriptions of the edge list of each edge type, for PyG. Entry i is edge id i."""
         meta: FolderMeta = self.meta
         counts = {t.name: t.count for t in meta.node_types}
         return [
@@ -186,7 +194,7 @@ class PartitionStores(FeatureStore, GraphStore):  # type: ignore[misc]
         ]
 
     def _get_edge_index(self, edge_attr: EdgeAttr) -> tuple[Tensor, Tensor] | None:
-        """Return the edge list. None for other layouts, which are not ordered by edge id."""
+        """Return sources and destinations of all edges, by edge id. None for layouts but COO."""
         index = self._edge_type_index(edge_attr.edge_type)
         if index is None or edge_attr.layout != EdgeLayout.COO:
             return None
@@ -201,7 +209,7 @@ class PartitionStores(FeatureStore, GraphStore):  # type: ignore[misc]
     def _edges_to_layout(
         self, layout: EdgeLayout, edge_types: Sequence[EdgeType] | None = None, store: bool = False
     ) -> Any:
-        """Return rows, columns and original edge ids, as PyG's `coo`, `csr` and `csc` do."""
+        """Return rows, columns and edge ids in a layout, as PyG's `coo`, `csr` and `csc` do."""
         if store:
             self._put_tensor()
         attrs = {attr.edge_type: attr for attr in self.get_all_edge_attrs()}

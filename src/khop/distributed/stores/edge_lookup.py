@@ -35,7 +35,7 @@ _stored: Any = WeakTensorKeyDictionary()  # edge ids -> (their StoredEdges, vers
 
 
 class StoredEdges(NamedTuple):
-    """Storage positions of sampled edges.
+    """Positions of sampled edges in the partition folder.
 
     Attributes:
         folder: fingerprint of the partition folder.
@@ -52,7 +52,7 @@ class StoredEdges(NamedTuple):
 class EdgeTensorAttr(TensorAttr):  # type: ignore[misc]
     """Edge attribute as `get_all_tensor_attrs` of a homogeneous `DistDataset` lists it.
 
-    Its index is a sampler output's tensor of nodes: see the module's docstring.
+    PyG sets its `index` to a sampler output's tensor of nodes, by which the edges are found.
     """
 
     def by_edge_id(self, edge: Any) -> TensorAttr:
@@ -61,7 +61,7 @@ class EdgeTensorAttr(TensorAttr):  # type: ignore[misc]
 
 
 class SampledEdges:
-    """Index of edge attributes, in place of nodes: [num_edges] original ids of sampled edges."""
+    """Index for edge attributes, where PyG has node ids: [num_edges] original ids of edges."""
 
     def __init__(self, edge: Tensor) -> None:
         self.edge = edge
@@ -72,7 +72,7 @@ class SampledEdges:
 
 
 class SampledNodes(dict):  # type: ignore[type-arg]
-    """Nodes of an output by node type, with its edges by edge type."""
+    """Nodes of a sampler's output by node type, and edges by edge type, for PyG's loaders."""
 
     def __init__(self, node: Mapping[str, Tensor], output: HeteroSamplerOutput) -> None:
         super().__init__(node)
@@ -84,7 +84,7 @@ class SampledNodes(dict):  # type: ignore[type-arg]
         return edges.get(edge_type) if edges and isinstance(edge_type, tuple) else None
 
     def __contains__(self, group: object) -> bool:
-        """Return whether there are nodes, or edges with ids, of a type."""
+        """Return True if there are nodes of a node type, or edges with ids of an edge type."""
         return super().__contains__(group) or self._edge(group) is not None
 
     def __missing__(self, edge_type: EdgeType) -> SampledEdges:
@@ -100,7 +100,7 @@ class SampledNodes(dict):  # type: ignore[type-arg]
 
 @dataclass
 class PartitionSamplerOutput(SamplerOutput):  # type: ignore[misc]
-    """Homogeneous output whose edges are found by its nodes."""
+    """Homogeneous output of a `PartitionSampler`, which finds edges by its tensor of nodes."""
 
     node: Any
 
@@ -108,11 +108,11 @@ class PartitionSamplerOutput(SamplerOutput):  # type: ignore[misc]
         _outputs[self.node] = weakref.ref(self)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the fields, and the storage positions of the edges."""
+        """Pickle the fields, and the positions of the edges in the folder."""
         return {**self.__dict__, "": stored_edges(self.edge)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Restore a copy, and register its nodes, so that PyG's join finds its edges."""
+        """Restore from a pickle, and register the nodes, so that PyG's loader finds the edges."""
         stored = state.pop("")
         self.__dict__.update(state)
         self.node = self.node[:]
@@ -122,7 +122,7 @@ class PartitionSamplerOutput(SamplerOutput):  # type: ignore[misc]
 
 @dataclass
 class HeteroPartitionSamplerOutput(HeteroSamplerOutput):  # type: ignore[misc]
-    """Heterogeneous output. Its `node` also answers for edge types, for PyG's join."""
+    """Heterogeneous output of a `PartitionSampler`. Its `node` also has entries for edge types."""
 
     node: Any
 
@@ -130,12 +130,12 @@ class HeteroPartitionSamplerOutput(HeteroSamplerOutput):  # type: ignore[misc]
         self.node = SampledNodes(self.node, self)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the fields, and the storage positions of the edges."""
+        """Pickle the fields, and the positions of the edges in the folder."""
         stored = {t: stored_edges(edge) for t, edge in (self.edge or {}).items()}
         return {**self.__dict__, "": stored}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Restore a copy, whose nodes then lead PyG's join to its edges."""
+        """Restore from a pickle, and make `node` find the edges again, for PyG's loader."""
         stored = state.pop("")
         self.__dict__.update(state)
         self.node = SampledNodes(self.node, self)
@@ -144,7 +144,10 @@ class HeteroPartitionSamplerOutput(HeteroSamplerOutput):  # type: ignore[misc]
 
 
 def edges_of_nodes(index: object) -> Tensor | None:
-    """Return the original ids of the edges sampled with an output's nodes. None if unknown."""
+    """Return the original ids of the edges that were sampled with the tensor of nodes `index`.
+
+    None if the tensor is not a sampler's.
+    """
     if isinstance(index, SampledEdges):
         return index.edge
     reference = _outputs.get(index) if isinstance(index, Tensor) else None
@@ -153,13 +156,13 @@ def edges_of_nodes(index: object) -> Tensor | None:
 
 
 def remember(edge: Tensor | None, stored: StoredEdges | None) -> None:
-    """Record the storage positions of sampled edges, which saves a search by id."""
+    """Record the positions in the folder of sampled edges, which saves a search by their ids."""
     if edge is not None and stored is not None:
         _stored[edge] = (stored, edge._version)
 
 
 def stored_edges(edge: object) -> StoredEdges | None:
-    """Return the recorded positions of edges, if this is an unchanged tensor of a sampler."""
+    """Return the recorded positions of sampled edges in the folder, or None if `edge` is new."""
     if not isinstance(edge, Tensor) or edge not in _stored:
         return None
     stored: StoredEdges

@@ -77,7 +77,7 @@ class Dataset:
         directed: bool = False,
         device: Device = None,
     ) -> None:
-        """Make the graph from arrays, or {edge type: array}, see `Topology` and `Graph`."""
+        """Make the graph from arrays, or {edge type: array}. Arguments: see `Topology`, `Graph`."""
         del directed
         if edge_index is None:
             return
@@ -101,7 +101,10 @@ class Dataset:
         with_gpu: bool = True,
         dtype: torch.dtype | None = None,
     ) -> None:
-        """Set the features of nodes, or {node type: features}. `sort_func` reorders rows."""
+        """Set the features of nodes, [num_nodes, ...], or {node type: features}.
+
+        `sort_func` reorders rows, as `sort_by_in_degree` does. Other arguments: see `Feature`.
+        """
         if node_feature_data is None:
             return
         data = convert_to_tensor(node_feature_data, dtype)
@@ -120,7 +123,7 @@ class Dataset:
         with_gpu: bool = True,
         dtype: torch.dtype | None = None,
     ) -> None:
-        """Set the features of edges by id, or {edge type: features}."""
+        """Set the features of edges by id, or {edge type: features}. Arguments: see `Feature`."""
         if edge_feature_data is not None:
             data = convert_to_tensor(edge_feature_data, dtype)
             placement = (device_group_list, device, with_gpu)
@@ -129,7 +132,7 @@ class Dataset:
     def init_node_labels(
         self, node_label_data: NodeLabel | None = None, id2idx: object = None
     ) -> None:
-        """Set the labels by id, or {node type: labels}."""
+        """Set the labels of nodes, by id, or {node type: labels}. `id2idx` must be None."""
         if id2idx is not None:
             raise NotImplementedError("labels are by id: leave id2idx out (it is Vineyard's)")
         if node_label_data is not None:
@@ -138,7 +141,7 @@ class Dataset:
     def init_node_split(
         self, node_split: tuple[NodeIndex, NodeIndex, NodeIndex] | None = None
     ) -> None:
-        """Set the ids of training, validation and test nodes."""
+        """Set the ids of training, validation and test nodes, a tuple of three. None: keep them."""
         if node_split is not None:
             self.train_idx, self.val_idx, self.test_idx = _columns(node_split)
 
@@ -161,19 +164,19 @@ class Dataset:
             self.init_node_split(random_split(len(self.node_labels), num_val, num_test))
 
     def get_graph(self, etype: EdgeType | None = None) -> Graph | None:
-        """Return the graph (of an edge type, in a heterogeneous data set), or None."""
+        """Return the graph, or None. In a heterogeneous data set, of one edge type."""
         return _of_type(self.graph, etype)  # type: ignore[no-any-return]
 
     def get_node_feature(self, ntype: NodeType | None = None) -> Feature | None:
-        """Return the features of nodes, or None."""
+        """Return the features of nodes (of a type, in a heterogeneous data set), or None."""
         return _of_type(self.node_features, ntype)  # type: ignore[no-any-return]
 
     def get_edge_feature(self, etype: EdgeType | None = None) -> Feature | None:
-        """Return the features of edges, or None."""
+        """Return the features of edges (of a type, in a heterogeneous data set), or None."""
         return _of_type(self.edge_features, etype)  # type: ignore[no-any-return]
 
     def get_node_label(self, ntype: NodeType | None = None) -> Tensor | None:
-        """Return the labels of nodes, or None."""
+        """Return the labels of nodes (of a type, in a heterogeneous data set), or None."""
         return _of_type(self.node_labels, ntype)  # type: ignore[no-any-return]
 
     def get_node_types(self) -> list[NodeType] | None:
@@ -187,7 +190,7 @@ class Dataset:
         return list(self.graph) if isinstance(self.graph, dict) else None
 
     def share_ipc(self) -> tuple[Any, ...]:
-        """Move all tensors to torch's shared memory. Return a handle for `from_ipc_handle`."""
+        """Move tensors to torch's shared memory. Return a handle for another process."""
         for held in (self.graph, self.node_features, self.edge_features):
             for part in held.values() if isinstance(held, dict) else [held]:
                 if part is not None:
@@ -200,12 +203,12 @@ class Dataset:
 
     @classmethod
     def from_ipc_handle(cls, ipc_handle: tuple[Any, ...]) -> Dataset:
-        """Return the data set of another process's handle."""
+        """Return the data set of a handle that `share_ipc` of another process made."""
         return cls(*ipc_handle)
 
 
 def _columns(data: Any) -> Any:
-    """Convert arrays to tensors, of shape [n] where it was [n, 1]."""
+    """Convert arrays, also in dictionaries, to tensors. Shape [n, 1] becomes [n]."""
 
     def column(values: Tensor) -> Tensor:
         return values.squeeze(1) if values.dim() == 2 and values.size(1) == 1 else values
@@ -253,5 +256,5 @@ rebuild_dataset = Dataset.from_ipc_handle
 def reduce_dataset(
     dataset: Dataset,
 ) -> tuple[Callable[..., Dataset], tuple[tuple[Any, ...]]]:
-    """Return the function and arguments with which `pickle` shares a data set."""
+    """Return a function and its arguments for `pickle`, which shares a data set's memory."""
     return rebuild_dataset, (dataset.share_ipc(),)

@@ -33,7 +33,7 @@ class DeviceGroup:
 
     @property
     def size(self) -> int:
-        """Number of GPUs."""
+        """Number of GPUs in the group."""
         return len(self.device_list)
 
 
@@ -86,7 +86,7 @@ class Feature:
         return rows
 
     def cpu_get(self, ids: TensorDataType | Sequence[int]) -> Tensor:
-        """Return the rows of ids in the host's memory."""
+        """Return the rows of ids, [n, ...], in the host's memory."""
         ids = torch.as_tensor(ids, dtype=torch.int64).cpu()
         rows = self.rows_of(ids).numpy()
         feature = core.Feature(self.feature_tensor)
@@ -104,18 +104,18 @@ class Feature:
 
     @property
     def shape(self) -> torch.Size:
-        """Shape of all rows as one tensor."""
+        """Shape of all rows as one tensor, [num_rows, ...]."""
         return self.feature_tensor.shape
 
     def size(self, dim: int) -> int:
-        """Return the length of an axis."""
+        """Return the length of axis `dim` of all rows."""
         return self.feature_tensor.size(dim)
 
     def lazy_init_with_ipc_handle(self) -> None:
-        """Do nothing, since features are complete when they are made."""
+        """Do nothing: features of khop are complete when they are made."""
 
     def share_ipc(self) -> tuple[Any, ...]:
-        """Move tensors to torch's shared memory. Return a handle for `from_ipc_handle`."""
+        """Move tensors to torch's shared memory. Return a handle for another process."""
         self.feature_tensor = share_memory(self.feature_tensor)
         self.id2index = share_memory(self.id2index)
         placement = self.split_ratio, self.device_group_list, self.device, self.with_gpu
@@ -123,7 +123,7 @@ class Feature:
 
     @classmethod
     def from_ipc_handle(cls, ipc_handle: tuple[Any, ...]) -> Feature:
-        """Return the feature of another process's handle."""
+        """Return the feature of a handle that `share_ipc` of another process made."""
         return cls(*ipc_handle)
 
 
@@ -133,7 +133,7 @@ rebuild_feature = Feature.from_ipc_handle
 def reduce_feature(
     feature: Feature,
 ) -> tuple[Callable[..., Feature], tuple[tuple[Any, ...]]]:
-    """Return the function and arguments with which `pickle` shares a feature."""
+    """Return a function and its arguments for `pickle`, which shares a feature's memory."""
     return rebuild_feature, (feature.share_ipc(),)
 
 

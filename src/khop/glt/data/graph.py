@@ -85,19 +85,19 @@ class Topology:
         self.edge_ids = sorted_ids
 
     def to_coo(self) -> Coo:
-        """Return rows, columns, edge ids and weights."""
+        """Return (rows, columns, edge ids, weights), each [num_edges]."""
         ends = ptr2ind(self.indptr), self.indices
         row, col = ends if self.layout == "CSR" else ends[::-1]
         return row, col, self.edge_ids, self.edge_weights
 
     def to_csr(self) -> Coo:
-        """Return row offsets, columns, edge ids and weights."""
+        """Return (row offsets [num_rows + 1], columns, edge ids, weights)."""
         if self.layout == "CSR":
             return self.indptr, self.indices, self.edge_ids, self.edge_weights
         return coo_to_csr(*self.to_coo())  # type: ignore[return-value]
 
     def to_csc(self) -> Coo:
-        """Return rows, column offsets, edge ids and weights."""
+        """Return (rows, column offsets [number of columns + 1], edge ids, weights)."""
         if self.layout == "CSC":
             return self.indices, self.indptr, self.edge_ids, self.edge_weights
         return coo_to_csc(*self.to_coo())  # type: ignore[return-value]
@@ -110,12 +110,12 @@ class Topology:
 
     @property
     def row_count(self) -> int:
-        """Number of rows."""
+        """Number of rows: source nodes, or destination nodes in layout 'CSC'."""
         return int(self.indptr.numel()) - 1
 
     @property
     def edge_count(self) -> int:
-        """Number of edges."""
+        """Number of edges that are stored."""
         return int(self.indices.numel())
 
     def share_memory_(self) -> None:
@@ -136,7 +136,7 @@ class Graph:
     Args:
         topo: the topology.
         mode: 'CPU', 'ZERO_COPY' or 'CUDA'. Samplers on the CPU draw the same in all modes.
-        device: accepted, not needed: samplers have devices.
+        device: accepted, not needed: each sampler has a device.
         csr_topo: another name of `topo`.
 
     Raises:
@@ -166,25 +166,25 @@ class Graph:
         self.device = device
 
     def lazy_init(self) -> None:
-        """Do nothing, since samplers place the graph when they are made."""
+        """Do nothing: a sampler places the graph in its memory when the sampler is made."""
 
     def export_topology(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Return row offsets, neighbours and edge ids."""
+        """Return (row offsets, neighbours, edge ids) of the graph's topology."""
         return self.topo.indptr, self.topo.indices, self.topo.edge_ids
 
     def share_ipc(self) -> tuple[Topology, str]:
-        """Move all tensors to torch's shared memory. Return a handle for `from_ipc_handle`."""
+        """Move tensors to torch's shared memory. Return a handle for another process."""
         self.topo.share_memory_()
         return self.topo, self.mode
 
     @classmethod
     def from_ipc_handle(cls, ipc_handle: tuple[Topology, str]) -> Graph:
-        """Return the graph of another process's handle."""
+        """Return the graph of a handle that `share_ipc` of another process made."""
         return cls(*ipc_handle)
 
     @property
     def row_count(self) -> int:
-        """Number of rows."""
+        """Number of rows: nodes whose neighbours are stored."""
         return self.topo.row_count
 
     @property
@@ -195,7 +195,7 @@ class Graph:
 
     @property
     def edge_count(self) -> int:
-        """Number of edges."""
+        """Number of edges in the graph."""
         return self.topo.edge_count
 
 
@@ -203,7 +203,7 @@ rebuild_graph = Graph.from_ipc_handle
 
 
 def reduce_graph(graph: Graph) -> tuple[Callable[..., Graph], tuple[tuple[Topology, str]]]:
-    """Return the function and arguments with which `pickle` shares a graph."""
+    """Return a function and its arguments for `pickle`, which shares a graph's memory."""
     return rebuild_graph, (graph.share_ipc(),)
 
 

@@ -51,14 +51,14 @@ class UnifiedTensor:
         return rows[ids].to(get_available_device(self.current_device))
 
     def init_from(self, tensors: Sequence[Tensor], tensor_devices: Sequence[int]) -> None:
-        """Append tensors. Of the devices only the number is checked."""
+        """Append tensors as further rows. One device per tensor is needed, without effect."""
         if len(tensors) != len(tensor_devices):
             raise ValueError(f"{len(tensors)} tensors for {len(tensor_devices)} devices")
         for tensor in tensors:
             self.append_cpu_tensor(tensor)
 
     def append_cpu_tensor(self, cpu_tensor: Tensor) -> None:
-        """Append a tensor."""
+        """Append a tensor as further rows."""
         if cpu_tensor.dtype != self.dtype:
             raise TypeError(f"the tensor must be of {self.dtype} (got {cpu_tensor.dtype})")
         if self._tensors and cpu_tensor.shape[1:] != self._tensors[0].shape[1:]:
@@ -77,33 +77,33 @@ class UnifiedTensor:
 
     @property
     def shape(self) -> list[int]:
-        """Shape of all rows together."""
+        """Shape of all tensors joined by row."""
         return list(self._rows().shape)
 
     @property
     def device(self) -> Device:
-        """GPU of the results."""
+        """GPU on which rows are returned."""
         return self.current_device
 
     @property
     def numel(self) -> int:
-        """Number of values."""
+        """Return the number of values in all rows."""
         return self._rows().numel()
 
     def size(self, dim: int) -> int:
-        """Return the length of an axis."""
+        """Return the length of axis `dim`."""
         return self._rows().size(dim)
 
     def stride(self, dim: int) -> int:
-        """Return the stride of an axis, in values."""
+        """Return the stride of axis `dim`, in values."""
         return self._rows().stride(dim)
 
     def share_ipc(self) -> IpcHandle:
-        """Move the rows to torch's shared memory. Return a handle for `new_from_ipc`."""
+        """Move tensors to torch's shared memory. Return a handle for another process."""
         return [], share_memory(self._rows())
 
     def from_ipc_handle(self, cuda_ipc_list: Sequence[Tensor], cpu_part: Tensor | None) -> None:
-        """Append the rows of another process's handle."""
+        """Append the rows of another process: the tensors of both arguments."""
         for tensor in [*cuda_ipc_list, *([] if cpu_part is None else [cpu_part])]:
             self.append_cpu_tensor(tensor)
 
@@ -111,7 +111,7 @@ class UnifiedTensor:
     def new_from_ipc(
         cls, ipc_handles: IpcHandle, current_device: Device, dtype: torch.dtype
     ) -> UnifiedTensor:
-        """Return the tensor of another process's handle."""
+        """Return the tensor of a handle that `share_ipc` of another process made."""
         shared = cls(current_device, dtype)
         shared.from_ipc_handle(*ipc_handles)
         return shared

@@ -125,11 +125,11 @@ class DistDataset(Partition):
     def init_node_split(
         self, node_split: tuple[NodeIndex, NodeIndex, NodeIndex] | None = None
     ) -> None:
-        """Set the ids of training, validation and test nodes."""
+        """Set the ids of training, validation and test nodes, a tuple of three. None: keep them."""
         self._split.init_node_split(node_split)
 
     def random_node_split(self, num_val: float, num_test: float) -> None:
-        """Split this part's nodes at random, see `khop.glt.data.Dataset.random_node_split`."""
+        """Split this part's nodes at random for training, validation, test, as `random_split`."""
         splits: list[dict[NodeType, Tensor]] = [{}, {}, {}]
         for node_type in self.meta.node_types:
             own = self.local_nodes(node_type.name)
@@ -173,7 +173,7 @@ class DistDataset(Partition):
         return _feature(rows, id2idx(torch.from_numpy(ids.astype(np.int64))))
 
     def get_graph(self, etype: EdgeType | None = None) -> Graph:
-        """Return the part's edges of an edge type by original ids, in memory."""
+        """Return the part's edges (of an edge type) in memory, by original ids of nodes."""
         described = self._edge_type(etype)
         edges = load_edges(self.opened, self.partition_idx, described, torch.device("cpu"))
         layout: Literal["CSR", "CSC"] = "CSR" if self.edge_dir == "out" else "CSC"
@@ -200,13 +200,15 @@ class DistDataset(Partition):
         return next(t for t in self.meta.edge_types if t.name == name)
 
     def _of_types(self, values: Mapping[_K, _V | None]) -> _V | dict[_K, _V] | None:
-        """Return values by type, or the only value of a homogeneous graph."""
+        """Return values by type in a heterogeneous graph, else the only value."""
         if not self.meta.heterogeneous:
             return next(iter(values.values()))
         return {t: value for t, value in values.items() if value is not None} or None
 
     def serve_splits(self) -> None:
-        """Write splits as boolean attributes to the folder of a part of arrays, for servers.
+        """Write the splits of nodes to the folder, as boolean attributes that a graph server reads.
+
+        The folder is the temporary one of a part that was made of arrays.
 
         Raises:
             ValueError: a split has nodes of another part.
@@ -231,7 +233,7 @@ class DistDataset(Partition):
 
 
 class _RowsInPart:
-    """Row of each original id in a part, or -1 for other parts' ids."""
+    """Map from original ids to rows of a part, by `[]`. Ids of other parts have row -1."""
 
     def __init__(self, id_map: IntArray, first: int, last: int) -> None:
         self._id_map, self._first, self._count = id_map, first, last - first
@@ -242,7 +244,7 @@ class _RowsInPart:
 
 
 def _feature(rows: Rows, id2index: Any) -> Feature:
-    """Return mapped rows as GLT's feature."""
+    """Return mapped rows as GLT's `Feature`. `id2index` maps ids to rows."""
     with warnings.catch_warnings():  # mapped files cannot be written, and nothing writes them
         warnings.filterwarnings("ignore", "The given NumPy array is not writable")
         return Feature(to_tensor(rows.array, rows.dtype), id2index, with_gpu=False)

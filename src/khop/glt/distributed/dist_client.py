@@ -1,4 +1,4 @@
-"""GLT's requests of clients to graph servers. Runs in trainers."""
+"""GLT's functions by which clients send requests to graph servers. Runs in trainers."""
 
 from __future__ import annotations
 

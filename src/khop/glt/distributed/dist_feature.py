@@ -47,7 +47,7 @@ class RpcDataPartitionRouter:
         self._turns = [itertools.cycle(workers) for workers in partition2workers]
 
     def get_to_worker(self, data_partition_idx: int) -> str:
-        """Return the name of the next trainer of a partition."""
+        """Return the name of a trainer that has a partition. Its trainers are returned in turn."""
         return next(self._turns[data_partition_idx])
 
 
@@ -124,13 +124,13 @@ class DistFeature:
     def async_get(
         self, ids: Tensor, input_type: NodeType | EdgeType | None = None
     ) -> torch.futures.Future[Tensor]:
-        """Look up the rows of ids at once, and return them as a completed future."""
+        """Look up the rows of ids (of a type) at once, and return them as a completed future."""
         answer: torch.futures.Future[Tensor] = torch.futures.Future()
         answer.set_result(self._lookup(NODE if input_type is None else input_type, ids))
         return answer
 
     def cpu_get(self, ids: Tensor, input_type: NodeType | EdgeType | None = None) -> Tensor:
-        """Return own rows, in the host's memory."""
+        """Return this trainer's rows by id, [n, ...], on the CPU. IndexError if one is absent."""
         return self._local[NODE if input_type is None else input_type].cpu_get(ids)
 
     local_get = cpu_get
@@ -143,7 +143,7 @@ class DistFeature:
         return torch.as_tensor(rows).to(self.device)
 
     def _written(self) -> DistDataset:
-        """Return a data set that has all trainers' rows as node attributes, and no edges."""
+        """Write this trainer's rows, and return a data set with all trainers' as attributes."""
         if get_context() is None:
             raise RuntimeError("other trainers are not known: call init_worker_group first")
         part, count = self.partition_idx, self.num_partitions

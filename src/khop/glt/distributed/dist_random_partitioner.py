@@ -116,7 +116,7 @@ class DistRandomPartitioner:
         )
 
     def partition(self) -> FolderMeta:
-        """Partition together with the other processes, and write this process's part.
+        """Cut the graph together with the other processes, and write this process's part.
 
         Returns:
             The content of the folder's meta.json, the same for all processes.
@@ -185,7 +185,9 @@ class DistRandomPartitioner:
 
 
 class _Peers:
-    """Group of the partitioning processes. The rank of a process is its part.
+    """Group of the processes that cut a graph together, to exchange rows and values.
+
+    The rank of a process is its part.
 
     Args:
         address: host and port of process 0.
@@ -223,13 +225,13 @@ class _Peers:
         self._group.alltoall_base(out, sent, to, sizes, dist.AllToAllOptions()).wait()
 
     def gather(self, value: int) -> list[int]:
-        """Return the values of all processes, by rank."""
+        """Send an integer to all processes. Return the integers of all processes, by rank."""
         out = torch.empty(self._size, dtype=torch.int64)
         self._exchange(out, torch.full_like(out, value), [1] * self._size, [1] * self._size)
         return [int(each) for each in out]
 
     def join(self, files: Files) -> Files:
-        """Exchange lists of files with all processes, and return the joined list."""
+        """Exchange {path: length and checksums} of files with all processes. Return all entries."""
         own = torch.frombuffer(bytearray(json.dumps(to_json(files)).encode()), dtype=torch.uint8)
         everyone = torch.arange(self._size).repeat_interleave(len(own))
         text = bytes(self.send(everyone, own.repeat(self._size)).numpy()).decode()
@@ -240,9 +242,9 @@ class _Peers:
         return joined
 
     def wait(self) -> None:
-        """Wait for all processes, because the store ends with process 0."""
+        """Wait for all processes, since their common store ends with process 0."""
         self._group.barrier().wait()
 
     def close(self) -> None:
-        """End the group. Its threads must release tensors before the interpreter ends."""
+        """Leave the group. Its threads must release tensors before the interpreter ends."""
         self._group = None

@@ -55,7 +55,10 @@ class DistServer:
     def get_dataset_meta(
         self,
     ) -> tuple[int, int, list[NodeType] | None, list[EdgeType] | None]:
-        """Return number of partitions, this server's partition, node types and edge types."""
+        """Return (number of partitions, this server's partition, node types, edge types).
+
+        Types are None for a homogeneous graph.
+        """
         meta = self._graph.meta
         if not meta.heterogeneous:
             return meta.num_parts, self._part, None, None
@@ -84,7 +87,7 @@ class DistServer:
         return torch.from_numpy(self._graph.to_original_ids(chosen, described.name))
 
     def get_tensor_size(self, node_type: NodeType | None) -> torch.Size:
-        """Return the shape of the features of this server's partition."""
+        """Return the shape of the features of nodes (of a type) in this server's partition."""
         described = self._described(node_type)
         return torch.Size([described.book.size(self._part), *described.attrs[FEATURES].shape])
 
@@ -106,7 +109,7 @@ class DistServer:
         return torch.from_numpy(ends[0, order]), torch.from_numpy(ends[1, order])
 
     def get_edge_size(self, edge_type: EdgeType | None, layout: str = "coo") -> tuple[int, int]:
-        """Return the largest source and destination of this server's edges, plus one."""
+        """Return the largest source and destination of the server's edges, plus one."""
         row, col = self.get_edge_index(edge_type, layout)
         return (int(row.max()) + 1, int(col.max()) + 1) if len(row) else (0, 0)
 
@@ -143,7 +146,7 @@ class DistServer:
         return to_tensor(np.concatenate(pieces), attr.dtype)
 
     def _client(self) -> PartitionClient:
-        """Return the connections of this process to all partitions."""
+        """Return this process's connections to the servers of all partitions."""
         if self._context not in _clients:
             servers = self._context.servers
             endpoints = {

@@ -42,7 +42,7 @@ def _knows_store() -> bool:
 
 
 def join(master_addr: str | None = None, master_port: int | str | None = None) -> None:
-    """Join the group that `init_worker_group` named, if this process has not joined yet.
+    """Join the group of trainers that `init_worker_group` named, unless this process has joined.
 
     Args:
         master_addr: host of trainer 0. If None: $MASTER_ADDR.
@@ -68,7 +68,7 @@ def join(master_addr: str | None = None, master_port: int | str | None = None) -
 
 
 def get_context() -> DistContext | None:
-    """Return this process's role, rank and number of peers, or None before any `init_...`."""
+    """Return this process's role, rank and world size, or None before any `init_...`."""
     return core.get_context() or _pending
 
 
@@ -83,7 +83,7 @@ def init_client(
     is_dynamic: bool = False,
     **kwargs: Any,
 ) -> None:
-    """Make this process one of the clients, see `khop.distributed.init_client`."""
+    """Join graph servers as a client. Arguments are the ones of `khop.distributed.init_client`."""
     global _num_clients  # noqa: PLW0603
     core.init_client(
         num_servers,
@@ -103,7 +103,7 @@ shutdown_client = core.shutdown_client
 
 
 def assigned_servers() -> list[int]:
-    """Return this client's default servers. Servers are dealt out to clients by rank."""
+    """Return the ranks of this client's default servers, which are divided among clients."""
     context = core.get_context()
     assert context is not None
     servers, clients = context.num_servers(), max(_num_clients, 1)
@@ -119,18 +119,18 @@ def init_rpc(
     rpc_timeout: float = 180,
     **kwargs: object,
 ) -> None:
-    """Join the group that `init_worker_group` named. Other arguments are not needed."""
+    """Join the group of trainers that `init_worker_group` named, at trainer 0's address."""
     del num_rpc_threads, rpc_timeout, kwargs
     join(master_addr, master_port)
 
 
 def rpc_is_initialized() -> bool:
-    """Return True if this process has joined its group."""
+    """Return True if this process has joined its group of trainers or clients."""
     return core.get_context() is not None
 
 
 def shutdown_rpc(graceful: bool = True) -> None:
-    """Leave the group."""
+    """Leave the group of trainers. With `graceful`, wait for the other trainers first."""
     core.shutdown_worker_group(graceful)
 
 
@@ -177,7 +177,7 @@ def all_gather(obj: Any, timeout: float | None = None) -> dict[str, Any]:
 
 
 def barrier(timeout: float | None = None) -> None:
-    """Wait until all trainers, or clients, have called this. Errors: see `all_gather`."""
+    """Wait until all trainers, or clients, have called this. Raises as `all_gather` does."""
     all_gather(None, timeout)
 
 

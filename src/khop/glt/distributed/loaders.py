@@ -60,7 +60,7 @@ _LINKS = ("edge_label_index", "edge_label", "src_index", "dst_pos_index", "dst_n
 
 
 def _prepared(options: Any) -> Any:
-    """Join the loader's group if needed. Return its worker options, with servers chosen."""
+    """Join the trainers' group if needed. Return worker options with the servers chosen."""
     if not isinstance(options, RemoteDistSamplingWorkerOptions):
         job.join(getattr(options, "master_addr", None), getattr(options, "master_port", None))
         return options
@@ -71,10 +71,10 @@ def _prepared(options: Any) -> Any:
 
 
 def _seeds(seeds: Any, options: Any, node_type: str = NODE) -> Any:
-    """Convert GLT's seeds to khop's: paths are read, and splits become boolean attributes.
+    """Convert seeds of a GLT loader to khop's: files are read, splits become boolean attributes.
 
-    A list has an entry per server of the loader, or per server of the job. In the second case the
-    entries of the loader's servers are used.
+    `options` are the worker options. A list of seeds has an entry per server of the loader, or per
+    server of the job. In the second case, other servers' entries are ignored.
     """
     if isinstance(seeds, tuple) and len(seeds) == 2 and isinstance(seeds[0], str):
         return seeds[0], _seeds(seeds[1], options, seeds[0])
@@ -101,7 +101,7 @@ def _seeds_of_servers(parts: list[Any], options: Any, node_type: str) -> list[An
 
 
 def _split(name: str, options: Any, node_type: str) -> Any:
-    """Return a split's name if khop can look it up, else the ids of its nodes per server."""
+    """Return a split's attribute name, if khop can look it up, else its ids, a list per server."""
     context = get_context()
     if not isinstance(context, ClientContext):
         return name
@@ -137,7 +137,7 @@ def _options(
     kwargs: Mapping[str, object],
     links: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Convert a loader's arguments to khop's.
+    """Convert the arguments of a GLT loader to keyword arguments of khop's loader.
 
     Args:
         convert: function from khop's batch to GLT's batch.
@@ -160,8 +160,8 @@ class DistNeighborLoader(neighbor_loader.DistNeighborLoader):
     `num_sampled_nodes` and `num_sampled_edges` as tensors.
 
     Args:
-        data, num_neighbors: as in khop.
-        input_nodes: as in khop. Or the path of a local `.pt` file, or a `Split` (attribute
+        data, num_neighbors: as for `khop.distributed.DistNeighborLoader`.
+        input_nodes: seeds, as there. Or the path of a local `.pt` file, or a `Split` (attribute
             'train_mask', 'val_mask' or 'test_mask'), or a list with one of these per server.
         *args: batch_size, shuffle, drop_last, with_edge, with_weight, edge_dir, collect_features,
             to_device, random_seed and worker_options, with GLT's defaults: no edge ids and no
@@ -186,10 +186,11 @@ class DistNeighborLoader(neighbor_loader.DistNeighborLoader):
 
 
 class DistSubGraphLoader(neighbor_loader.DistSubGraphLoader):
-    """`khop.distributed.DistSubGraphLoader` with GLT's batches: nodes ascending, and `mapping`.
+    """`khop.distributed.DistSubGraphLoader` with GLT's batches: induced subgraphs of seeds.
 
-    Edges are sorted by partition and then by node, as in GLT. First is the partition of this
-    process, or of a client's first server. Clients request the partitions of a batch's nodes.
+    Nodes are ascending, and `mapping` has the positions of the seeds. Edges are sorted by partition
+    and then by node, as in GLT. First is the partition of this process, or of a client's first
+    server. Clients request the partitions of a batch's nodes.
 
     Arguments are as for `DistNeighborLoader`, but seeds come before fan-outs.
     """
@@ -211,7 +212,7 @@ class DistSubGraphLoader(neighbor_loader.DistSubGraphLoader):
         return _sorted(batch, self._turns(batch.n_id)) if isinstance(batch, Data) else batch
 
     def _turns(self, ids: Tensor) -> Tensor:
-        """Return, for each node, the number of partitions before its own in the order of edges."""
+        """Return, for each node, how many partitions come before its own in the order of edges."""
         described = self.data.meta.node_type(NODE)
         owners = described.book.owner(self.data.to_new_ids(ids.cpu(), "nodes"))
         return torch.from_numpy((owners - self._own_part) % described.book.num_parts).to(ids.device)
@@ -230,7 +231,7 @@ class DistLinkNeighborLoader(link_neighbor_loader.DistLinkNeighborLoader):
     """`khop.distributed.DistLinkNeighborLoader` with GLT's batches.
 
     Args:
-        data, num_neighbors: as in khop.
+        data, num_neighbors: as for khop's loader.
         *args: batch_size, edge_label_index, edge_label and neg_sampling (also GLT's
             `NegativeSampling`), then shuffle and so on, as for `DistNeighborLoader`.
         **kwargs: the same by name, and khop's further arguments.
@@ -253,7 +254,10 @@ class DistLinkNeighborLoader(link_neighbor_loader.DistLinkNeighborLoader):
 
 
 def _to_glt(batch: Any, edge_dir: Any, input_type: Any, of_links: bool = False) -> Any:
-    """Convert khop's batch to GLT's."""
+    """Convert a batch of khop's loader to GLT's attributes.
+
+    `edge_dir` is the direction of sampling, and `input_type` the type of the seeds.
+    """
     if isinstance(batch, Data):
         return _homogeneous(batch, of_links)
     nodes, label_type = batch.node_types, None if of_links else input_type
@@ -300,7 +304,7 @@ def _homogeneous(batch: Data, of_links: bool) -> Data:
 
 
 def _sorted(batch: Data, turns: Tensor) -> Data:
-    """Return a subgraph with nodes ascending, and edges by turn of the nodes that drew them."""
+    """Sort a subgraph's nodes by id. Sort edges by the nodes that drew them: by turn, then id."""
     ids, (row, col) = batch.n_id, batch.edge_index
     seeds, positions = ids[batch.mapping], torch.arange(row.numel(), device=row.device)
     out = sorted_subgraph(ids, (row, col), positions, seeds)

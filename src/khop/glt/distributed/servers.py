@@ -35,7 +35,7 @@ def init_server(
     key_file: str | Path | None = None,
     **kwargs: Any,
 ) -> ServerContext:
-    """Start a graph server for a data set, see `khop.distributed.init_server`.
+    """Start a graph server for a data set. Arguments: see `khop.distributed.init_server`.
 
     If the data set is made of arrays, its splits are served, too: clients' seeds can be a `Split`.
 

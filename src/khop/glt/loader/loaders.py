@@ -34,7 +34,7 @@ from khop.glt.utils import convert_to_tensor, get_available_device
 
 
 class _Loader:
-    """Base of loaders: iteration over batches of seeds.
+    """Base of GLT's loaders: torch's `DataLoader` yields seeds, and a sampler makes batches.
 
     Attributes:
         data: the data set.
@@ -62,7 +62,7 @@ class _Loader:
         raise NotImplementedError
 
     def _collate_fn(self, sampler_out: Any, label_type: NodeType | None = None) -> Any:
-        """Return a batch: a subgraph with the attributes of its nodes and edges.
+        """Make a batch: a sampled subgraph with the attributes of its nodes and edges.
 
         Args:
             sampler_out: the subgraph.
@@ -156,7 +156,7 @@ class NodeLoader(_Loader):
 
 
 class NeighborLoader(NodeLoader):
-    """Loader of sampled neighbourhoods.
+    """Loader of sampled neighbourhoods of seed nodes, with GLT's arguments and batches.
 
     Args:
         data: the data set.
@@ -164,7 +164,7 @@ class NeighborLoader(NodeLoader):
         input_nodes: see `NodeLoader`.
         neighbor_sampler: sampler to use. If None, a new one.
         batch_size: seeds in a batch.
-        shuffle: draw seeds in a random order, by torch's default generator.
+        shuffle: draw seeds in a random order, by torch's default generator (default: False).
         drop_last: leave an incomplete last batch out.
         with_edge: batches have edge ids (`edge`) and edge features.
         with_weight: draw by weight.
@@ -215,7 +215,7 @@ class NeighborLoader(NodeLoader):
 
 
 def _layers(out: SamplerOutput, device: Device) -> tuple[int, Tensor, list[EdgeIndex]]:
-    """Return batch size, nodes and layers. A layer has the edges of its hop and earlier hops."""
+    """Return (batch size, node ids, layers). A layer has the edges of its hop and earlier ones."""
     layers, num_edges, num_nodes = [], 0, out.num_sampled_nodes[0]
     first = num_nodes
     for hop, count in enumerate(out.num_sampled_edges):
@@ -356,7 +356,7 @@ class LinkNeighborLoader(LinkLoader):
 def get_edge_label_index(
     data: Dataset, edge_label_index: InputEdges | None
 ) -> tuple[EdgeType | None, tuple[Tensor, Tensor]]:
-    """Return (edge type or None, (sources, destinations)) of links.
+    """Return the links of a link loader: (edge type or None, (sources, destinations)).
 
     Args:
         data: the data set.

@@ -21,14 +21,14 @@ def to_data(
     edge_feats: Tensor | None = None,
     **kwargs: Any,
 ) -> Data:
-    """Return a batch of a homogeneous graph.
+    """Make a batch, PyG's `Data`, of a sampled subgraph.
 
     Args:
         sampler_out: the subgraph.
-        batch_labels: [num_nodes, ...] labels: `y`.
-        node_feats: [num_nodes, ...] features: `x`.
-        edge_feats: [num_edges, ...] features: `edge_attr`.
-        **kwargs: further attributes.
+        batch_labels: [num_nodes, ...] labels, attribute `y`.
+        node_feats: [num_nodes, ...] features, attribute `x`.
+        edge_feats: [num_edges, ...] features, attribute `edge_attr`.
+        **kwargs: further attributes of the batch.
 
     Returns:
         A batch with `node`, `edge`, `batch` (ids of the seeds), `batch_size`, `num_sampled_nodes`,
@@ -59,7 +59,7 @@ def to_hetero_data(
     edge_dir: Literal["in", "out"] = "out",
     **kwargs: Any,
 ) -> HeteroData:
-    """Return a batch of a heterogeneous graph.
+    """Make a batch, PyG's `HeteroData`, of a sampled subgraph.
 
     Args:
         hetero_sampler_out: the subgraph.
@@ -67,7 +67,7 @@ def to_hetero_data(
         node_feat_dict: {node type: [num_nodes, ...] features}.
         edge_feat_dict: {edge type of the batch: [num_edges, ...] features}.
         edge_dir: direction of the draws. With 'out', links are under the reversed edge type.
-        **kwargs: further attributes.
+        **kwargs: further attributes of the batch.
 
     Returns:
         A batch with the attributes of `to_data` by type. `num_sampled_nodes` and

@@ -12,26 +12,26 @@ from khop.glt.typing import Device, EdgeType, NodeType, TensorDataType
 
 
 class PartitionBook:
-    """Map from ids to the parts that own them: `book[ids]`, [n] int64."""
+    """Base of maps from ids to the parts that own them: `book[ids]`, [n] int64."""
 
     def __getitem__(self, indices: TensorDataType | Sequence[int]) -> Tensor:
         raise NotImplementedError
 
     @property
     def offset(self) -> int | None:
-        """Offset of ids, or None."""
+        """Number to subtract from ids before they are looked up, or None."""
         return None
 
 
 class GLTPartitionBook(PartitionBook, torch.Tensor):
-    """Book with an entry for each id: a tensor of parts."""
+    """Map from ids to parts, as a tensor with the part of each id."""
 
     def __getitem__(self, indices: Any) -> Tensor:
         return torch.Tensor.__getitem__(self, indices)
 
 
 class OffsetId2Index:
-    """Map from ids of one range to rows: `ids - offset`."""
+    """Map from the ids of one part, a range, to its rows: `ids - offset`."""
 
     def __init__(self, offset: int) -> None:
         self.offset = offset
@@ -40,13 +40,15 @@ class OffsetId2Index:
         return ids - self.offset
 
     def to(self, device: Device) -> OffsetId2Index:
-        """Return the map itself: it has no tensors."""
+        """Return this object, since it has no tensors that a device could hold."""
         del device
         return self
 
 
 class RangePartitionBook(PartitionBook):
-    """Book with one range of ids per part, one after the other.
+    """Map from ids to parts, where each part has one range of ids.
+
+    The ranges follow one another.
 
     Args:
         partition_ranges: (first id, last id + 1) of each part.
@@ -79,16 +81,16 @@ class RangePartitionBook(PartitionBook):
 
     @property
     def device(self) -> torch.device:
-        """Device of the bounds."""
+        """Device of the tensors with the ranges' bounds."""
         return self.partition_bounds.device
 
     @property
     def id2index(self) -> OffsetId2Index:
-        """Map from the ids of this part to its rows."""
+        """Map from the ids of part `partition_idx` to its rows."""
         return self._id2index
 
     def id_filter(self, node_pb: object, partition_idx: int) -> Tensor:
-        """Return the ids of a part, ascending."""
+        """Return the ids of a part, ascending. `node_pb` is not needed."""
         del node_pb
         return torch.arange(*self._ranges[partition_idx])
 
@@ -101,7 +103,7 @@ Book: TypeAlias = Tensor | PartitionBook | TensorDataType
 
 
 def owners_of(book: Book) -> Tensor:
-    """Return the part of each id, [number of ids] int64."""
+    """Return the part of each id, [number of ids] int64, of a book or of such a tensor."""
     if isinstance(book, RangePartitionBook):
         return book.owners()
     return torch.as_tensor(book, dtype=torch.int64).as_subclass(torch.Tensor)

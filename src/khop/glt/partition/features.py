@@ -115,7 +115,7 @@ def _of(types: Mapping[_K, _V], name: _K) -> _V:
 
 
 class _Rows:
-    """Feature rows of a node or edge type by id, with the dtype in which they are stored."""
+    """Feature rows of a node or edge type by id, with the dtype in which they will be stored."""
 
     def __init__(
         self, of: NodeTypeMeta | EdgeTypeMeta, values: TensorDataType, dtype: torch.dtype
@@ -131,7 +131,7 @@ class _Rows:
         return Feature(rows.to(self._dtype))
 
     def pieces(self, ids: IntArray, count: int) -> Iterator[Any]:
-        """Yield the bytes of an .npy file with the rows of ids, `count` rows at a time."""
+        """Yield the bytes of an .npy file with the rows of `ids`, `count` rows at a time."""
         none = self._none.array
         yield npy_header(none.dtype, (len(ids), *none.shape[1:]))
         for first in range(0, len(ids), count):
@@ -142,7 +142,7 @@ class _Rows:
 def _put(
     folder: PartitionFolder, files: Files, path: str, pieces: Iterator[Any], is_own: bool
 ) -> None:
-    """Add a part's file with its checksums to `files`. Write it if the part is this one."""
+    """Add a file's length and checksums to `files`. With `is_own`, also write it to the folder."""
     checksums, file = RangeHash(), folder.root / path
     written = file.with_suffix(".tmp")
     with (written if is_own else Path(os.devnull)).open("wb") as opened:

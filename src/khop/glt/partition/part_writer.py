@@ -55,7 +55,7 @@ WEIGHTS = "edge_weight"
 
 @dataclass
 class NodePart:
-    """A part's nodes of one type.
+    """Nodes of one type that a part owns, for `GraphPart`.
 
     Attributes:
         owners: [num_nodes] part of each node of the graph.
@@ -68,7 +68,9 @@ class NodePart:
 
 @dataclass
 class EdgePart:
-    """A part's edges of one type: all edges whose row is a node of the part.
+    """Edges of one type that a part owns, for `GraphPart`.
+
+    The edges are drawn from nodes of the part.
 
     Attributes:
         src, dst: [n] int64 original ids.
@@ -86,13 +88,15 @@ class EdgePart:
 
 @dataclass
 class GraphPart:
-    """One part of a graph.
+    """One part of a graph, which `write` writes as a partition folder.
 
     Attributes:
         part: index of the part.
         num_parts: number of parts.
         edge_dir: neighbours are drawn along the edges ('out') or against them ('in').
         heterogeneous: True if types have names.
+        nodes, edges: the part's nodes and edges by
+            type.
     """
 
     part: int
@@ -136,7 +140,7 @@ def _remove(folder: str, owner: int) -> None:
 
 
 def _listed(dtype: DType, shape: Shape) -> Written:
-    """Return the size of an array's file, with placeholders for its checksums."""
+    """Return the length of an .npy file with this dtype and shape, and placeholder checksums."""
     size = len(npy_header(dtype, shape)) + int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
     return Written(size, [hashlib.sha256(b"").hexdigest()] * num_ranges(size))
 
@@ -197,7 +201,7 @@ class _Writer:
         return FolderMeta(*head, nodes, edges, {"name": "given"}, weight_attr=weights)
 
     def checksums(self) -> Files:
-        """Return sizes and checksums of the files that were written."""
+        """Return {path: length and checksums} of the files that were written."""
         checksums = {}
         for path in self.files:
             if (self._root / path).exists():
@@ -209,7 +213,7 @@ class _Writer:
     def _put(
         self, path: str, array: Array | None, dtype: DType | None = None, shape: Shape = ()
     ) -> None:
-        """List a file, and write the array to it. If None, the file is of another part."""
+        """Add an array to the list of files, and write it. If None, another process writes it."""
         if array is not None:
             file = self._root / path
             file.parent.mkdir(parents=True, exist_ok=True)

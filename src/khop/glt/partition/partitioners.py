@@ -1,4 +1,4 @@
-"""GLT's partitioners: khop's, with GLT's defaults."""
+"""GLT's partitioners, which cut graphs into khop's folders: khop's, with GLT's defaults."""
 
 from __future__ import annotations
 
@@ -27,10 +27,11 @@ _DIRECTIONS = {"by_src": "out", "by_dst": "in"}
 
 
 class _Defaults:
-    """Base with GLT's argument order and defaults: `edge_dir='out'`, features in float32.
+    """Base of partitioners with GLT's order of arguments, and its defaults.
 
-    An empty folder at `output_dir` is accepted, since scripts for GLT make it beforehand.
-    `chunk_size` and `device` are accepted, not needed.
+    The defaults are `edge_dir='out'` and float32 features. An empty folder at `output_dir` is
+    accepted, since scripts for GLT make it beforehand. `chunk_size` and `device` are accepted, not
+    needed.
     """
 
     _order: tuple[str, ...] = (*_GRAPH, *_FEATURES, "chunk_size", "device")
@@ -68,7 +69,7 @@ class _Defaults:
 
 
 class PartitionerBase(_Defaults, base.PartitionerBase):
-    """Base of partitioners, see `khop.partition.PartitionerBase`."""
+    """Base of partitioners with GLT's arguments, see `khop.partition.PartitionerBase`."""
 
 
 class RandomPartitioner(_Defaults, random.RandomPartitioner):

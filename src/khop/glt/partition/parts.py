@@ -45,11 +45,10 @@ def load_partition(
         device: where to put the tensors. If None, the CPU.
 
     Returns:
-        Number of parts, and the part. Its edges (`GraphPartitionData`). Its rows of node attribute
-        'x' and of edge attribute 'edge_attr' (`FeaturePartitionData`, or None). The books of nodes
-        and edges: tensors with the part of each id. In a heterogeneous graph all but the first two
-        are dictionaries by type. The book of edges has -1 for edges of parts that are not on this
-        machine.
+        Seven values: number of parts, the part, and its edges (`GraphPartitionData`). Then its rows
+        of 'x' and of 'edge_attr' (`FeaturePartitionData` or None). Then the part of each node and
+        of each edge. In a heterogeneous graph all but the first two are dictionaries by type. The
+        part of an edge is -1 if its part is not on this machine.
 
     Raises:
         FolderError, IndexError: the folder or the part does not exist.
@@ -87,7 +86,10 @@ def _rows(feature: RowStore, device: torch.device) -> Tensor:
 def load_edges(
     folder: PartitionFolder, part: int, described: EdgeTypeMeta, device: torch.device
 ) -> GraphPartitionData:
-    """Return a part's edges of a type by original ids, in memory."""
+    """Return a part's edges of a type in memory, with original ids of nodes.
+
+    `described` is the type's description in meta.json.
+    """
     meta, edge_type = folder.meta, described.name
     indptr, indices, ids = (
         edge_array(folder, part, edge_type, name) for name in ("indptr", "indices", "edge_id")

@@ -34,23 +34,23 @@ class EdgeIndex(NamedTuple):
     size: tuple[int, int]
 
     def to(self, device: Device) -> EdgeIndex:
-        """Return a copy on another device."""
+        """Return a copy whose tensors are on another device."""
         e_id = None if self.e_id is None else self.e_id.to(device)
         return EdgeIndex(self.edge_index.to(device), e_id, self.size)
 
 
 class NegativeSamplingMode(Enum):
-    """Form of negatives: pairs of nodes, or destinations for each link's source."""
+    """Form of negative samples: pairs of nodes, or destinations for each link's source."""
 
     binary = "binary"
     triplet = "triplet"
 
 
 class _Tensors(CastMixin):
-    """Base of dataclasses whose fields hold tensors, or objects of this class."""
+    """Base of dataclasses whose fields hold tensors, with methods that move all of them."""
 
     def share_memory(self) -> Self:
-        """Move the tensors to torch's shared memory."""
+        """Move all tensors to torch's shared memory. Return this object."""
         for name in self._names():
             held = getattr(self, name)
             if isinstance(held, _Tensors):
@@ -60,7 +60,7 @@ class _Tensors(CastMixin):
         return self
 
     def to(self, device: Device) -> Self:
-        """Return a copy on another device."""
+        """Return a copy whose tensors are on another device."""
         held = {name: getattr(self, name) for name in self._names()}
         return type(self)(
             **{n: v.to(device) if isinstance(v, (Tensor, _Tensors)) else v for n, v in held.items()}
@@ -99,15 +99,15 @@ class NegativeSampling(_Tensors):
         self.weight = weight
 
     def is_binary(self) -> bool:
-        """Return True if negatives are pairs."""
+        """Return True if negative samples are pairs of nodes."""
         return self.mode is NegativeSamplingMode.binary
 
     def is_triplet(self) -> bool:
-        """Return True if negatives are destinations."""
+        """Return True if negative samples are destinations for each link's source."""
         return self.mode is NegativeSamplingMode.triplet
 
     def to_pyg(self) -> pyg.NegativeSampling:
-        """Return PyG's equivalent."""
+        """Return PyG's `NegativeSampling` with the same mode, amount and weights."""
         return pyg.NegativeSampling(self.mode.value, self.amount, self.weight, self.weight)
 
 
@@ -220,11 +220,11 @@ class HeteroSamplerOutput(CastMixin):
 
 @dataclass
 class NeighborOutput(_Tensors):
-    """Neighbours of one hop.
+    """Neighbours of one hop, from `NeighborSampler.sample_one_hop`.
 
     Attributes:
-        nbr: [n] int64 neighbours, row by row.
-        nbr_num: [num_rows] number of each row's neighbours.
+        nbr: [n] int64 neighbours, seed after seed.
+        nbr_num: [number of seeds] number of each seed's neighbours.
         edge: [n] edge ids, or None.
     """
 
@@ -234,7 +234,7 @@ class NeighborOutput(_Tensors):
 
 
 class SamplingType(Enum):
-    """Kind of sampling."""
+    """Type of sampling that `SamplingConfig` names: of nodes, links, subgraphs and so on."""
 
     NODE = 0
     LINK = 1
@@ -260,32 +260,32 @@ class SamplingConfig:
 
 
 class BaseSampler(ABC):
-    """Interface of samplers."""
+    """Interface of samplers with GLT's inputs and outputs."""
 
     @abstractmethod
     def sample_from_nodes(self, inputs: NodeSamplerInput, **kwargs: object) -> Output:
-        """Sample the neighbourhood of seeds."""
+        """Sample the neighbourhood of seed nodes."""
 
     @abstractmethod
     def sample_from_edges(self, inputs: EdgeSamplerInput, **kwargs: object) -> Output:
-        """Sample the neighbourhood of links."""
+        """Sample the neighbourhood of both ends of seed links."""
 
     @abstractmethod
     def subgraph(self, inputs: NodeSamplerInput) -> SamplerOutput:
-        """Return the seeds, or their neighbourhood, with all edges among them."""
+        """Return the seeds, or their sampled neighbourhood, with all edges among these nodes."""
 
 
 class RemoteSamplerInput(ABC):
-    """Seeds on a graph server's machine: clients name them, and servers look them up."""
+    """Base of seeds that a client names, and that a graph server's machine looks up."""
 
     @abstractmethod
     def to_local_sampler_input(self, dataset: object, **kwargs: object) -> NodeSamplerInput:
-        """Return the seeds."""
+        """Return the seeds, with ids, from a data set."""
 
 
 @dataclass
 class RemoteNodePathSamplerInput(RemoteSamplerInput):
-    """Seeds in a file.
+    """Seeds in a file on a graph server's machine.
 
     Attributes:
         node_path: `.pt` file with a tensor of ids.
@@ -296,17 +296,17 @@ class RemoteNodePathSamplerInput(RemoteSamplerInput):
     input_type: NodeType | None = None
 
     def to_local_sampler_input(self, dataset: object, **kwargs: object) -> NodeSamplerInput:
-        """Read the file, without running pickled code."""
+        """Read the seeds' ids from the file, without running pickled code."""
         del dataset, kwargs
         return NodeSamplerInput(load_torch(self.node_path, "pass the tensor"), self.input_type)
 
 
 @dataclass
 class RemoteNodeSplitSamplerInput(RemoteSamplerInput):
-    """Seeds of a split.
+    """Seeds that are the training, validation or test nodes of a data set.
 
     Attributes:
-        split: the split.
+        split: which of the three.
         input_type: node type of the seeds.
     """
 
@@ -314,7 +314,7 @@ class RemoteNodeSplitSamplerInput(RemoteSamplerInput):
     input_type: NodeType | None = None
 
     def to_local_sampler_input(self, dataset: object, **kwargs: object) -> NodeSamplerInput:
-        """Return the data set's nodes of the split."""
+        """Return the ids of the split's nodes from a data set."""
         del kwargs
         name = {Split.train: "train_idx", Split.valid: "val_idx", Split.test: "test_idx"}
         ids = getattr(dataset, name[Split(self.split)])

@@ -108,7 +108,7 @@ class NeighborSampler(BaseSampler):
 
     @property
     def edge_types(self) -> list[EdgeType]:
-        """Edge types of outputs."""
+        """Edge types that outputs have."""
         names = self._core_graph.edge_types
         return names if self.edge_dir == "in" else [reverse_edge_type(name) for name in names]
 
@@ -154,7 +154,10 @@ class NeighborSampler(BaseSampler):
         return converted
 
     def subgraph(self, inputs: NodeSamplerInput | Tensor) -> SamplerOutput:
-        """Return the seeds, or their neighbourhood, with all edges among them. Ids are ascending.
+        """Return the subgraph of the seeds and of the neighbours that `num_neighbors` draws.
+
+        It has all edges among them. Without `num_neighbors`, it has the seeds alone. Ids are
+        ascending.
 
         Args:
             inputs: `NodeSamplerInput`, or ids of nodes.
@@ -180,7 +183,7 @@ class NeighborSampler(BaseSampler):
     def sample_one_hop(
         self, input_seeds: Tensor, req_num: int, etype: EdgeType | None = None
     ) -> NeighborOutput:
-        """Draw neighbours of nodes over one edge type, in the order of the seeds."""
+        """Draw `req_num` neighbours (-1: all) of each seed over an edge type, seed after seed."""
         graph = self.graph[etype] if etype is not None else self.graph  # type: ignore[index]
         one = NeighborSampler(graph, [req_num], self.device, True, seed=self.seed)
         unique, inverse = torch.unique(input_seeds, return_inverse=True)
@@ -201,7 +204,13 @@ class NeighborSampler(BaseSampler):
         node_cnt: int | Mapping[NodeType, int] | None = None,
         batch_size: int | None = None,
     ) -> Tensor | dict[NodeType, Tensor]:
-        """Estimate how likely a batch touches each node, see `khop.sampler.NeighborSampler`."""
+        """Estimate the probability that a batch of these seeds touches each node.
+
+        Arguments: see `khop.sampler.NeighborSampler`.
+
+        Returns:
+            [num_nodes] floats, or {node type: [num_nodes] floats}.
+        """
         seeds = _pyg_nodes(NodeSamplerInput.cast(inputs))
         return self._hops.sample_prob(seeds, node_cnt, batch_size)
 
@@ -228,7 +237,7 @@ class NeighborSampler(BaseSampler):
 
 
 def _pyg_nodes(seeds: NodeSamplerInput) -> pyg.NodeSamplerInput:
-    """Convert seeds to PyG's class: each seed once, in the order of first appearance."""
+    """Convert seeds to PyG's class. Each seed is kept once, in the order of first appearance."""
     ids = to_int64(seeds.node, "seeds")
     _, first = np.unique(ids, return_index=True)
     unique = torch.from_numpy(ids[np.sort(first)])
@@ -236,7 +245,7 @@ def _pyg_nodes(seeds: NodeSamplerInput) -> pyg.NodeSamplerInput:
 
 
 def _counts(per_hop: list[int]) -> Tensor:
-    """Return counts without the zeros at the end, as GLT does."""
+    """Return counts per hop as a tensor, without the zeros at the end, as GLT does."""
     kept = len(per_hop)
     while kept > 1 and per_hop[kept - 1] == 0:
         kept -= 1
@@ -246,7 +255,7 @@ def _counts(per_hop: list[int]) -> Tensor:
 def sorted_subgraph(
     nodes: Tensor, ends: tuple[Tensor, Tensor], edge: Tensor | None, seeds: Tensor
 ) -> SamplerOutput:
-    """Return a subgraph with nodes ascending and edges in the order of the nodes that drew them.
+    """Make a subgraph with nodes ascending, and edges in the order of the nodes that drew them.
 
     Args:
         nodes: [num_nodes] ids.
@@ -282,7 +291,7 @@ class RandomNegativeSampler:
         self._sampler = NeighborSampler(graph, [])
 
     def sample(self, req_num: int, trials_num: int = 5, padding: bool = False) -> Tensor:
-        """Return [2, req_num] sources and destinations.
+        """Draw random pairs of nodes that no edge joins: [2, req_num] sources and destinations.
 
         Args:
             req_num: number of pairs.

@@ -52,7 +52,7 @@ def merge_dict(in_dict: Mapping[_K, _T], out_dict: dict[_K, list[_T]]) -> None:
 
 
 def count_dict(in_dict: Mapping[_K, Sized], out_dict: dict[_K, list[int]], target_len: int) -> None:
-    """Append the length of each value to the list of its key, padded with zeros.
+    """Append the length of each value to its key's list, after zeros up to the wanted length.
 
     Args:
         in_dict: {key: values}.
@@ -76,7 +76,7 @@ def save_ckpt(
     optimizer: torch.optim.Optimizer | None = None,
     epoch: float = 0,
 ) -> None:
-    """Save a model's state as `model_seq_<ckpt_seq>.ckpt`."""
+    """Save a model's and optimizer's state, and the epoch, as `model_seq_<ckpt_seq>.ckpt`."""
     ensure_dir(ckpt_dir)
     states = {"seq": ckpt_seq, "epoch": epoch, "model_state_dict": model.state_dict()}
     if optimizer is not None:
@@ -90,7 +90,10 @@ def load_ckpt(
     model: torch.nn.Module,
     optimizer: torch.optim.Optimizer | None = None,
 ) -> float:
-    """Load a file of `save_ckpt`, without pickled code. Return its epoch, or -1 without a file."""
+    """Load the state that `save_ckpt` saved into a model and its optimizer.
+
+    No pickled code is run. Return the saved epoch, or -1 without a file.
+    """
     file = _checkpoint(ckpt_dir, ckpt_seq)
     if not file.exists():
         return -1
@@ -107,7 +110,10 @@ class CastMixin:
 
     @classmethod
     def cast(cls, *args: Any, **kwargs: Any) -> Any:
-        """Return None or an object of the class unchanged. Else make an object of the arguments."""
+        """Make an object of this class from arguments, or from one tuple or dictionary of them.
+
+        None, and an object of this class, are returned unchanged.
+        """
         if len(args) == 1 and not kwargs:
             (value,) = args
             if value is None or isinstance(value, cls):

@@ -12,7 +12,7 @@ _turn = itertools.count()
 
 
 def get_available_device(device: Device = None) -> torch.device:
-    """Return the device. If None, return torch's current GPU, or without a GPU the CPU."""
+    """Return `device`. If None, return torch's current GPU, or without a GPU the CPU."""
     if device is not None:
         return torch.device(device)
     if torch.cuda.is_available():
@@ -21,13 +21,13 @@ def get_available_device(device: Device = None) -> torch.device:
 
 
 def assign_device() -> torch.device:
-    """Return the machine's next GPU, in turn, or the CPU without one."""
+    """Return one of the machine's GPUs, each call the next one, or the CPU without a GPU."""
     count = torch.cuda.device_count()
     return torch.device("cuda", next(_turn) % count) if count else torch.device("cpu")
 
 
 def ensure_device(device: torch.device | str | int) -> None:
-    """Make a GPU torch's current one. The CPU changes nothing."""
+    """Make a GPU torch's current device. For the CPU, do nothing."""
     device = torch.device(device)
     if device.type == "cuda" and torch.cuda.current_device() != device.index:
         torch.cuda.set_device(device)

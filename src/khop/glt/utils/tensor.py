@@ -42,7 +42,7 @@ def _map(data: Any, change: Callable[[Any], Any]) -> Any:
 
 
 def convert_to_tensor(data: Any, dtype: torch.dtype | None = None) -> Any:
-    """Make tensors of all arrays in dictionaries, lists and tuples, of a dtype if one is given."""
+    """Convert all arrays in dictionaries, lists and tuples to tensors, of `dtype` if not None."""
 
     def convert(value: Any) -> Any:
         if isinstance(value, np.ndarray):
@@ -55,7 +55,7 @@ def convert_to_tensor(data: Any, dtype: torch.dtype | None = None) -> Any:
 def apply_to_all_tensor(
     data: Any, tensor_method: Callable[..., Any], *args: Any, **kwargs: Any
 ) -> Any:
-    """Apply a function to all tensors in dictionaries, lists and tuples."""
+    """Call a function with each tensor in nested containers. Return containers of the results."""
     return _map(
         data,
         lambda value: tensor_method(value, *args, **kwargs) if isinstance(value, Tensor) else value,
@@ -63,12 +63,12 @@ def apply_to_all_tensor(
 
 
 def share_memory(data: Any) -> Any:
-    """Move all tensors to torch's shared memory."""
+    """Move all tensors in dictionaries, lists and tuples to torch's shared memory."""
     return apply_to_all_tensor(data, Tensor.share_memory_)
 
 
 def squeeze(data: Any) -> Any:
-    """Squeeze all tensors."""
+    """Remove axes of length 1 from all tensors in dictionaries, lists and tuples."""
     return apply_to_all_tensor(data, torch.squeeze)
 
 
@@ -79,13 +79,13 @@ def index_select(data: Any, index: Tensor | tuple[int, int]) -> Any:
 
 
 def default_id_select(srcs: Tensor, p_mask: Tensor, node_pb: object = None) -> Tensor:
-    """Return the ids for which a mask is True."""
+    """Return the ids in `srcs` for which the mask `p_mask` is True. `node_pb` is not needed."""
     del node_pb
     return srcs[p_mask]
 
 
 def default_id_filter(node_pb: Tensor, partition_idx: int) -> Tensor:
-    """Return the ids of a part, ascending."""
+    """Return the ids of a part, ascending. `node_pb` has the part of each id."""
     return torch.where(node_pb == partition_idx)[0]
 
 

@@ -86,7 +86,7 @@ def hetero_data_around(
 
 
 def _bare_copy(data: Any, base: type) -> Any:
-    """Return a copy of a graph that still has the graph's stores. The caller replaces them."""
+    """Return a copy of a graph with its stores, for replacement. `base` is its class in PyG."""
     if type(data).__copy__ is not base.__copy__:  # type: ignore[attr-defined]
         return copy.copy(data)  # a user's class may copy more
     batch = object.__new__(type(data))

@@ -29,9 +29,10 @@ Owner = NodeType | EdgeType | None
 
 
 class Collator:
-    """Joiner for a graph in memory. The loader adds the attributes about seeds afterwards.
+    """Joiner of sampled subgraphs with attributes of a graph in memory, to PyG's batches.
 
-    Several threads may use a joiner. A long attribute is copied by `num_threads` threads.
+    The loader adds the attributes about seeds afterwards. Several threads may use a joiner. A long
+    attribute is copied by `num_threads` threads.
     """
 
     def __init__(self, num_threads: int) -> None:
@@ -90,11 +91,14 @@ class Collator:
     def feature(
         self, value: RowStore | Tensor | Array, owner: Owner, name: str, of_nodes: bool
     ) -> Any:
-        """Return an attribute in the form that `gather` takes. It is a row store or `is_plain`."""
+        """Return an attribute of the graph in the form that `gather` takes.
+
+        `owner`, `name` and `of_nodes` (or else of edges) identify it, for subclasses.
+        """
         return value if isinstance(value, RowStore) else Feature(value)
 
     def ids(self, index: Tensor) -> Any:
-        """Return ids in the form that `gather` takes."""
+        """Return node or edge ids in the form that `gather` takes."""
         return index.numpy()
 
     def to_graph_device(self, edge_index: Tensor, like: torch.device) -> Tensor:
@@ -106,7 +110,7 @@ class Collator:
         return tensor
 
     def use(self, value: Any) -> None:
-        """Wait, if needed, until torch may read a value of the graph. Only `DeviceJoiner` waits."""
+        """Wait, if needed, until torch may read this value of the graph. Only a GPU needs this."""
 
     def gather(self, feature: Any, index: Any) -> Tensor:
         """Return rows of a feature. Their memory is reused after the returned tensor is freed."""
@@ -121,7 +125,8 @@ class StorePlan:
     """Plan that decides how a batch gets each attribute of one of PyG's stores.
 
     Valid while the store has the same objects under the same names. This is checked for every
-    batch, because users may replace attributes at any time.
+    batch, because users may replace attributes at any time. `owner` is the type of the store, and
+    `joiner` gathers rows.
 
     Attributes:
         template: dictionary that each batch copies. Rows and counts in the copy are then replaced.
@@ -162,7 +167,7 @@ class StorePlan:
         ]
 
     def is_for(self, store: Any) -> bool:
-        """Return True if the store still has the attributes that the plan was made for."""
+        """Return True if the store still has the attributes for which this plan was made."""
         mapping = store._mapping
         if [*mapping] != self._names or [*map(id, mapping.values())] != self._ids:
             return False
@@ -186,7 +191,7 @@ class StorePlan:
         edge: Tensor | None,
         size: tuple[int, int],
     ) -> None:
-        """Set the attributes of a batch's edges in `mapping`, a copy of `template`.
+        """Set the attributes of a batch's edges in `mapping`, a new store for the batch.
 
         If `edge`, the edge ids, is None, the batch gets no attributes of edges. `size` has the
         numbers of source and destination nodes.
@@ -211,7 +216,10 @@ class StorePlan:
 
 
 class _Rows:
-    """Attribute of which batches copy rows: by khop's gather if possible, else by PyG's code."""
+    """Attribute of a graph of which batches copy rows, by khop's gather or by PyG's code.
+
+    `dim` is the dimension of `value` that counts nodes (`of_nodes`) or edges.
+    """
 
     def __init__(
         self,
@@ -231,7 +239,7 @@ class _Rows:
         self._feature = joiner.feature(value, owner, name, of_nodes) if plain else None
 
     def _check(self) -> None:
-        """Raise TypeError if no rows can be taken."""
+        """Raise TypeError if no rows can be taken from the attribute's value."""
         value, received = self._value, ""
         if isinstance(value, Tensor) and value.layout not in (torch.strided, torch.sparse_coo):
             received = f"a tensor of layout {value.layout}: pass a dense one (`.to_dense()`)"

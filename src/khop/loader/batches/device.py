@@ -44,7 +44,8 @@ class OnDevice(NamedTuple):
 class DeviceJoiner(Collator):
     """Joiner that gathers attributes on a GPU, on another CUDA stream than the sampler's.
 
-    `hotness` returns the probability that a batch needs each node. It is called at most once.
+    `name` is the device's name. `hotness` returns the probability that a batch needs each node. It
+    is called at most once.
     """
 
     def __init__(self, name: Any, options: DeviceOptions, hotness: Callable[[], Hotness]) -> None:
@@ -80,13 +81,13 @@ class DeviceJoiner(Collator):
         self._begun = self.device.mark_of_user()
 
     def use(self, value: Any) -> None:
-        """Make the stream wait for all writes to a GPU tensor that began before the epoch."""
+        """Make the stream wait for writes to this GPU tensor that began before the epoch."""
         wait_and_record_stream(tensors_within(value), self._begun)
 
     def feature(
         self, value: RowStore | Tensor | Array, owner: Owner, name: str, of_nodes: bool
     ) -> DeviceFeature:
-        """Return an attribute as a table on the device."""
+        """Return an attribute of the graph as a table from which the device gathers rows."""
         state = (value.data_ptr(), value._version) if isinstance(value, Tensor) else None
         known = self._features.pop((owner, name), None)
         if known is None or state is None or known[0] is not value or known[1] != state:
@@ -118,7 +119,7 @@ class DeviceJoiner(Collator):
         return out
 
     def ids(self, index: Tensor) -> Any:
-        """Return ids in the form that `gather` takes."""
+        """Return node or edge ids in the form that `gather` takes."""
         return index
 
     def to_graph_device(self, edge_index: Tensor, like: torch.device) -> Tensor:

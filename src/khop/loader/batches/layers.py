@@ -76,7 +76,7 @@ class ToLayers:
 def _split(
     store: Any, sources: list[int], destinations: list[int], edges: list[int], apart: bool
 ) -> tuple[list[EdgeIndex], list[slice]]:
-    """Return the layers of an edge type, and the range of edges of each layer.
+    """Return the layers (bipartite graphs) of an edge type, and the range of edges of each.
 
     `sources` and `destinations` count the seeds of their type, then the nodes that each hop added.
     If `apart`, a layer has the edges of its hop alone. Then nodes may draw in several hops.

@@ -23,7 +23,10 @@ from khop.typing import EDGE, NODE, EdgeType, NodeType
 
 
 class StoreJoiner:
-    """Joiner for a feature store and a graph store. All threads that make batches call them."""
+    """Joiner of subgraphs with attributes from a pair of PyG's stores. Threads may share a joiner.
+
+    `custom_cls` makes an empty batch. If None, batches are `Data` or `HeteroData`.
+    """
 
     def __init__(
         self,
@@ -91,7 +94,7 @@ class StoreJoiner:
 
 
 def _add_ids(target: Any, name: str, ids: Tensor | None) -> None:
-    """Add ids, unless the batch has an attribute of this name."""
+    """Add `n_id` or `e_id` to a store, unless it has an attribute of this name."""
     if ids is not None and name not in target:
         target[name] = ids
 

@@ -31,7 +31,7 @@ from khop.typing import Transform
 
 
 class GraphLoader(Protocol):
-    """Members of `khop.loader.base.EpochLoader` that ways use."""
+    """Type of a loader here: the members of `khop.loader.base.EpochLoader` that are used."""
 
     data: Any
     input_data: Any
@@ -64,7 +64,10 @@ class GraphLoader(Protocol):
 
 
 def way_of(loader: GraphLoader) -> Way:
-    """Return a `PygWay` if a hook, a store or the sampler needs PyG's form, else a `NativeWay`."""
+    """Choose how a loader makes batches: by PyG's form if a hook, a store or the sampler needs it.
+
+    Otherwise by khop's own, which is faster.
+    """
     sampler, data = loader._sampler, loader.data
     is_plain = (
         loader.transform_sampler_output is None
@@ -83,7 +86,7 @@ def way_of(loader: GraphLoader) -> Way:
 
 
 class Way(abc.ABC):
-    """Way to make the batches of an epoch. Background threads may call its methods."""
+    """Sampler and joiner of the batches of an epoch. Background threads may call its methods."""
 
     def __init__(self, loader: GraphLoader) -> None:
         self._loader = loader
@@ -103,7 +106,7 @@ class Way(abc.ABC):
         return is_replaced or not getattr(self._loader.data, "is_cuda", False)
 
     def draw(self, batch: KeyedBatch) -> DrawnBatch:
-        """Sample a batch."""
+        """Sample the subgraph of a batch, and return it with its times."""
         began = monotonic_ns()
         drawn, metadata, size = self._drawn(batch)
         index, num_seeds, ended = batch.key.batch, len(batch.positions), monotonic_ns()
@@ -115,15 +118,15 @@ class Way(abc.ABC):
 
     @abc.abstractmethod
     def join(self, drawn: DrawnBatch) -> Timed:
-        """Join a sampled subgraph with its attributes."""
+        """Join a sampled subgraph with its attributes. Return the batch with its times."""
 
     def make(self, batch: KeyedBatch) -> Timed:
-        """Sample and join a batch."""
+        """Sample a batch and join it with its attributes."""
         return self.join(self.draw(batch))
 
 
 class NativeWay(Way):
-    """Batches from khop's own subgraphs, on the CPU or on a GPU."""
+    """Maker of batches that uses khop's own subgraphs, on the CPU or on a GPU."""
 
     def _drawn(self, batch: KeyedBatch) -> tuple[SampledSubgraph, Any, tuple[int, int]]:
         drawn, metadata = self._loader._draw_planned(batch)
@@ -145,7 +148,7 @@ class NativeWay(Way):
 
 
 class PygWay(Way):
-    """Batches from PyG's `SamplerOutput`. A user's own `collate_fn` and `filter_fn` are called."""
+    """Maker of batches that uses PyG's `SamplerOutput`, and calls a user's own functions."""
 
     def _drawn(self, batch: KeyedBatch) -> tuple[Any, None, tuple[int, int]]:
         if not self._collates:

@@ -38,8 +38,9 @@ if TYPE_CHECKING:
 class InducedLoader(EpochLoader, torch_geometric.loader.NodeLoader, abc.ABC):  # type: ignore[misc]
     """Loader of the subgraphs of chosen nodes, in an epoch of `num_items` items.
 
-    Edges of a batch are sorted by their destinations. If `by_source`, they are sorted by their
-    sources, and random walks lead from source to destination.
+    Subclasses say what an item is (a cluster, a node, a step), and choose a batch's nodes from its
+    items. Edges of a batch are sorted by their destinations. If `by_source`, they are sorted by
+    their sources, and random walks lead from source to destination.
     """
 
     node_sampler: NeighborSampler
@@ -75,10 +76,13 @@ class InducedLoader(EpochLoader, torch_geometric.loader.NodeLoader, abc.ABC):  #
 
     @abc.abstractmethod
     def _chosen(self, items: Int64Array, key: BatchKey) -> list[SeedSet]:
-        """Return the distinct nodes of a batch, in one set per node type. Called in threads."""
+        """Return the distinct nodes of a batch, in one set per node type. Called in threads.
+
+        `items` [n] are the indices of the batch's items, such as clusters.
+        """
 
     def _settings(self) -> list[Any]:
-        """Return the options that decide which nodes are chosen, for fingerprints."""
+        """Return the options that decide which nodes are chosen, to compare with a saved state."""
         return []
 
     @property
@@ -106,7 +110,10 @@ class InducedLoader(EpochLoader, torch_geometric.loader.NodeLoader, abc.ABC):  #
 
 
 def check_homogeneous(data: object, name: str) -> None:
-    """Raise TypeError unless `data` is a graph of one node and edge type."""
+    """Raise TypeError unless `data` is a `Data`: a graph of one node type and one edge type.
+
+    `name` is the loader's name in the message.
+    """
     if not isinstance(data, Data):
         raise TypeError(
             f"{name} takes a homogeneous graph, a PyG Data (got '{type(data).__name__}'): "

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ClusterPartition:
-    """A graph sorted by clusters. All tensors are int64.
+    """A graph sorted by clusters, as in PyG's `ClusterData.partition`. All tensors are int64.
 
     Attributes:
         indptr: [num_nodes + 1] bounds of the edges of each node, in the order of `node_perm`.
@@ -146,7 +146,7 @@ class ClusterData(torch.utils.data.Dataset[Data]):
         return self.num_parts
 
     def __getitem__(self, idx: int) -> Data:
-        """Return a cluster."""
+        """Return cluster `idx` as a graph, with its attributes, `n_id` and `e_id`."""
         if not 0 <= idx < self.num_parts:
             raise IndexError(f"cluster {idx} of {self.num_parts}")
         partition = self.partition
@@ -223,7 +223,11 @@ class ClusterLoader(InducedLoader):
 def _sorted_by(
     clusters: Int64Array, ends: Tensor, num_parts: int, sparse_format: str
 ) -> ClusterPartition:
-    """Sort nodes by cluster, and edges by the nodes that they belong to."""
+    """Sort nodes by cluster, and edges by the nodes that they belong to.
+
+    `clusters` has the cluster of each node, and `ends` is the graph's `edge_index`. Edges belong to
+    their sources ('csr') or destinations ('csc').
+    """
     node_perm = np.argsort(clusters, kind="stable")
     position = np.empty_like(node_perm)
     position[node_perm] = np.arange(len(node_perm))
@@ -242,14 +246,17 @@ def _sorted_by(
 
 
 def _bounds_of(values: Int64Array, count: int) -> Int64Array:
-    """Return [count + 1] bounds of each of 0 .. count - 1 among the sorted `values`."""
+    """Return [count + 1] bounds of the runs of 0, 1, ..., count - 1 in the sorted `values`."""
     bounds = np.zeros(count + 1, np.int64)
     np.cumsum(np.bincount(values, minlength=count), out=bounds[1:])
     return bounds
 
 
 def _selected(data: Data, node: Tensor, edge: Tensor, edge_index: Tensor) -> Data:
-    """Return a graph of some nodes and edges of another, with their attributes."""
+    """Return the subgraph of some nodes and edges of `data`, with their attributes and ids.
+
+    `node` and `edge` are ids. `edge_index` has the edges' ends, as positions in `node`.
+    """
     out = copy.copy(data)
     for name, value in data.items():
         if name == "num_nodes":

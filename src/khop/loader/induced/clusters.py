@@ -20,10 +20,11 @@ from khop.typing import NODE, Int64Array, Numbers
 def checked_clusters(
     assignment: Numbers | str | os.PathLike[str], num_nodes: int, num_parts: int
 ) -> Int64Array:
-    """Return the cluster of each node, [num_nodes] int64, after checks.
+    """Check a user's clusters, and return the cluster of each node, [num_nodes] int64.
 
     Args:
-        assignment: one integer per node, or a partition folder, whose clusters (else parts) count.
+        assignment: one integer per node, or the path of a partition folder. If it has no clusters,
+            its parts are taken as clusters.
         num_nodes: number of nodes.
         num_parts: number of clusters.
 
@@ -47,9 +48,9 @@ def checked_clusters(
 
 
 def _clusters_of_folder(path: str | os.PathLike[str]) -> Int64Array:
-    """Return a cluster of each node of a homogeneous partition folder, by original id.
+    """Return the cluster of each node of a homogeneous partition folder, by original id.
 
-    If the folder keeps clusters (`cluster_ids` of partitioners), all its parts must be on this
+    If the folder has `cluster_ids`, which partitioners may write, all its parts must be on this
     machine. Otherwise its parts are the clusters.
     """
     folder = PartitionFolder(path)

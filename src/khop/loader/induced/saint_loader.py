@@ -39,16 +39,16 @@ _NEVER_SEEN, _MOST = 0.1, 1e4
 
 
 class GraphSAINTSampler(InducedLoader):
-    """Base of GraphSAINT's samplers: an epoch is `num_steps` subgraphs, each drawn by itself.
+    """Base of GraphSAINT's samplers: an epoch is `num_steps` subgraphs, drawn independently.
 
     A batch has the drawn nodes, ascending and without repetition, all edges among them sorted by
     source, `n_id` and `e_id`. With `sample_coverage`, `node_norm` weighs the loss, and `edge_norm`
     multiplies messages. The mean sum of `node_norm` over a batch tends to 1 as the coverage grows.
 
     Norms come from S subgraphs drawn beforehand, which together have at least `sample_coverage`
-    times as many nodes as the graph. C_v of them have node v, and C_e have edge e = (u, v).
-    `node_norm` is S / (C_v num_nodes), with 0.1 in place of a C_v of 0. `edge_norm` is C_v / C_e,
-    at most 10,000, and 0.1 if both are 0. (PyG takes C_u. The paper takes C_v, as here.)
+    times as many nodes as the graph. C_v of these subgraphs have node v. C_e of them have edge e =
+    (u, v). `node_norm` is S / (C_v num_nodes), with 0.1 in place of a C_v of 0. `edge_norm` is C_v
+    / C_e, at most 10,000, and 0.1 if both are 0. (PyG takes C_u. The paper takes C_v, as here.)
 
     Method: GraphSAINT (https://arxiv.org/abs/1907.04931).
 
@@ -94,15 +94,21 @@ class GraphSAINTSampler(InducedLoader):
 
     @abc.abstractmethod
     def _drawn_nodes(self, key: BatchKey) -> Int64Array:
-        """Draw the nodes of a batch, with repetitions. Run in threads."""
+        """Draw the nodes of a batch, with repetitions, as [n] int64 ids. Run in threads.
+
+        `key` determines the random numbers.
+        """
 
     def _check_graph(self) -> None:
-        """Raise ValueError if nothing can be drawn from the graph."""
+        """Raise ValueError if the graph lacks the nodes or edges that are drawn."""
         if self._num_nodes == 0:
             raise ValueError(f"{type(self).__name__} draws nodes, but the graph has none")
 
     def _walked(self, key: BatchKey, length: int) -> Int64Array:
-        """Return the nodes that walks visit. They start at uniform nodes, and follow edges."""
+        """Return the nodes that `batch_size` walks of `length` steps visit, with repetitions.
+
+        Walks start at uniform nodes and follow edges to their destinations.
+        """
         at = _native.program_key(*key, _ROOTS, 0, 0)
         roots = _native.draw_ids(at, self._num_nodes, self._num_drawn)
         nodes: Int64Array = run(visited(self.node_sampler.access(key), roots, length))
@@ -139,7 +145,11 @@ class GraphSAINTSampler(InducedLoader):
         self.node_norm, self.edge_norm = norms["node_norm"], norms["edge_norm"]
 
     def _counted(self, run_key: int, log: bool) -> tuple[int, Int64Array, Int64Array]:
-        """Draw subgraphs. Return their number, and in how many each node and edge was."""
+        """Draw subgraphs until their nodes reach the coverage, to compute norms.
+
+        Returns their number, and how many of them each node [num_nodes] and edge [num_edges] is in.
+        `log` shows a progress bar.
+        """
         nodes = np.zeros(self._num_nodes, np.int64)
         edges = np.zeros(self._topology.num_edges, np.int64)
         steps = seen = 0
@@ -157,7 +167,10 @@ class GraphSAINTSampler(InducedLoader):
         return steps, nodes, edges
 
     def _norms(self, steps: int, nodes: Int64Array, edges: Int64Array) -> dict[str, Tensor]:
-        """Return the norms of nodes and edges, from the counts of `_counted`."""
+        """Return `node_norm` and `edge_norm` (float32), by name.
+
+        `steps` subgraphs were drawn. `nodes` and `edges` count how many of them each is in.
+        """
         topology = self._topology
         of_target = np.empty_like(edges)
         order = slice(None) if topology.edge_ids is None else topology.edge_ids

@@ -28,17 +28,17 @@ def saved_tensors(
     dtype: torch.dtype,
     compute: Callable[[], Mapping[str, Tensor]],
 ) -> Mapping[str, Tensor]:
-    """Return tensors from a file, or compute them and write the file, whole or not at all.
+    """Return tensors read from a file, or compute them and write the file, whole or not at all.
 
     Args:
         path: the file. No code in it is run. If None, no file is read or written.
-        made_from: values that the tensors are computed from, for `digest`.
+        made_from: values that the tensors are computed from. Their digest is in the file.
         lengths: length of each tensor, by name, in the order of the file.
         dtype: dtype of all tensors.
-        compute: returns the tensors.
+        compute: returns the tensors, by name.
 
     Raises:
-        ValueError: the file is damaged, or was made from other values.
+        ValueError: the file is damaged, or its tensors were computed from other values.
     """
     if path is None:
         return compute()
@@ -78,7 +78,11 @@ def _load(
 
 
 def _read(file: IO[bytes], size: int) -> Array:
-    """Read the next array. ValueError if its header claims more bytes than the file has."""
+    """Read the next NumPy array of a file of `size` bytes.
+
+    Raises:
+        ValueError: its header claims more bytes than the file has.
+    """
     if np.lib.format.read_magic(file) != (1, 0):
         raise ValueError("another version of arrays")
     shape, _, dtype = np.lib.format.read_array_header_1_0(file)

@@ -1,4 +1,4 @@
-"""`ShaDowKHopSampler`: a subgraph for each root. Runs in the trainer."""
+"""`ShaDowKHopSampler`: loader with a separate subgraph for each seed. Runs in the trainer."""
 
 from __future__ import annotations
 
@@ -98,7 +98,10 @@ class ShaDowKHopSampler(NeighborLoader):
 
 
 def _by_tree(drawn: SampledSubgraph, num_roots: int) -> tuple[SampledSubgraph, Tensor]:
-    """Sort nodes by tree and id, edges by their ends. Return the positions of the roots, too."""
+    """Sort nodes by tree (the subgraph of one root) and id, and edges by their ends.
+
+    Returns the sorted subgraph, and the positions of the `num_roots` roots in it.
+    """
     assert drawn.trees is not None
     (node,), (tree,), (ends,), (edge,) = drawn.nodes, drawn.trees, drawn.edge_index, drawn.edges
     order = torch.argsort(tree * (node.max() + 1) + node)  # a node is in a tree once

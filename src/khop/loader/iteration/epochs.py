@@ -1,4 +1,8 @@
-"""Epochs of a loader: their batches, and the keys of their random numbers. Runs in the trainer."""
+"""Epochs of a loader: their batches, and the keys of their random numbers. Runs in the trainer.
+
+An epoch has a *run key*, from the loader's seed, its stream and the epoch's number. Run key and
+batch index determine all random numbers of a batch.
+"""
 
 from __future__ import annotations
 
@@ -27,11 +31,11 @@ class KeyedBatch(NamedTuple):
 
 
 class ListedBatch(KeyedBatch):
-    """Batch for a user's own `collate_fn`, which takes a list of positions."""
+    """`KeyedBatch` that workers convert to a list of positions, for a user's `collate_fn`."""
 
 
 class EpochKeys:
-    """Counter of epochs, and source of their keys.
+    """Counter of a loader's epochs. It computes each epoch's key of random numbers.
 
     If `seed` is None, the seed of an epoch is drawn from `generator`. If this is None, too, torch's
     default generator is used, which `torch.manual_seed` sets. Trainers with the same seed and
@@ -47,7 +51,7 @@ class EpochKeys:
         self.epoch = 0  # number of the next epoch; may be set
 
     def next_run_key(self) -> int:
-        """Return the key of the epoch that begins now, and count the epoch."""
+        """Begin an epoch: return the key of its random numbers, and count it."""
         self.epoch += 1
         if self.seed is None:  # the generator alone decides: its state may be restored
             drawn = torch.empty((), dtype=torch.int64).random_(generator=self.generator)
@@ -55,13 +59,20 @@ class EpochKeys:
         return self.last_run_key()
 
     def last_run_key(self) -> int:
-        """Return the key of the epoch that began last. Needs a `seed`."""
+        """Return the key of random numbers of the last epoch that began.
+
+        The loader must have a `seed`.
+        """
         assert self.seed is not None and self.epoch > 0
         return _native.run_key(self.seed, self.epoch - 1, self.stream)
 
 
 class PlannedBatches:
-    """Batches of an epoch, divided as `plan` says, from batch `first` on."""
+    """Batches of an epoch, with their seeds and keys, from batch `first` on.
+
+    `plan` divides the seeds, which are permuted before with `shuffle`. `run_key` is the key of the
+    epoch's random numbers.
+    """
 
     def __init__(self, plan: EpochPlan, run_key: int, shuffle: bool, first: int = 0) -> None:
         self._plan = plan
@@ -79,10 +90,10 @@ class PlannedBatches:
 
 
 class SeedPositions:
-    """Data set for a torch `DataLoader`. Its items are positions in the loader's input.
+    """Data set for a torch `DataLoader` whose items are positions in the loader's input.
 
-    The items of a batch are the `KeyedBatch` itself. For a user's own `collate_fn` in torch's
-    worker processes, they are a list of positions, as from PyG's loaders.
+    `collate_fn` gets a batch as its `KeyedBatch`: positions and random key. A user's own
+    `collate_fn` gets a list of positions, as from PyG's loaders.
     """
 
     def __init__(self, num_seeds: int) -> None:

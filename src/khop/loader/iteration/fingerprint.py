@@ -32,9 +32,9 @@ def describe_sampling(
 ) -> str:
     """Return a digest of all that determines a batch's draws, except its seeds and keys.
 
-    The digest is equal for a graph in memory and in any number of partitions. `by_time` states that
-    each node's edges are sorted by time, even if draws do not read times. `weights` are weights of
-    the nodes that may be ends of negative links.
+    The digest is equal for a graph in memory and in any number of partitions. `link` has the
+    options of link batches, and `weights` the weights of nodes as ends of negatives. `by_time`
+    states that each node's edges are sorted by time, even if draws do not read times.
     """
     drawn = {
         "sampling": {
@@ -53,7 +53,8 @@ def digest(parts: Iterable[Any]) -> str:
     """Return a fingerprint of values: 32 hexadecimal digits.
 
     Args:
-        parts: tensors and arrays (by dtype, shape and content), or values that JSON can hold.
+        parts: tensors and arrays, which enter with dtype, shape and content, or values that JSON
+            can hold.
     """
     result = hashlib.blake2b(digest_size=16)
     for part in parts:

@@ -48,7 +48,7 @@ class BatchSource(abc.ABC):
 
     @abc.abstractmethod
     def take(self, index: int) -> Taken:
-        """Wait for a batch.
+        """Wait for a batch. Return the time when it arrived (ns, CLOCK_MONOTONIC) and the batch.
 
         If the batch failed, its exception is raised. The next call then returns the next batch, or
         raises StopIteration.
@@ -61,14 +61,17 @@ class BatchSource(abc.ABC):
         """
 
     def has_arrived(self, index: int) -> bool:
-        """Return True if `take` would return a batch at once."""
+        """Return True if `take(index)` would return a batch without waiting."""
         return False
 
     @abc.abstractmethod
     def finish(self, pending: Any) -> tuple[Any, Cost]:
-        """Finish a batch that `take` returned, and return the batch with its cost.
+        """Finish a batch for the user, and return it with its cost (sizes and times).
 
-        After an exception, the source goes on with the next batch.
+        After an exception, the source continues with the next batch.
+
+        Args:
+            pending: the batch as `take` returned it.
         """
 
     @abc.abstractmethod
@@ -151,7 +154,10 @@ class EpochIterator(Iterator[Any]):
         return batch
 
     def close(self) -> None:
-        """Leave the epoch. A state saved afterwards resumes at the first undelivered batch."""
+        """Leave the epoch and drop the batches that the user has not received.
+
+        A state saved afterwards resumes at the first of them.
+        """
         source, self._source, self._prefetched = self._source, None, None
         if source is not None:
             source.close()
@@ -167,7 +173,7 @@ class EpochIterator(Iterator[Any]):
         return prefetched
 
     def _prefetch(self, source: BatchSource) -> None:
-        """Take the next batch ahead. An error is kept, and raised when the user requests it."""
+        """Take the next batch ahead. Its error is raised when the user requests it."""
         index = self._next
         self._next = index + 1
         try:
@@ -179,15 +185,15 @@ class EpochIterator(Iterator[Any]):
             raise
 
     def _fail(self) -> None:
-        """Count a failure. Statistics omit this batch and the time until the next request."""
+        """Count a failed batch. Statistics omit it and the time until the user's next request."""
         self._progress.fail()
         self._delivered_at = 0
 
 
 def _record(recording: Recording, times: tuple[int, int, int, int], cost: Cost) -> None:
-    """Record the iterating thread's phases of a batch.
+    """Record the iterating thread's phases of a batch: consuming, waiting, collating.
 
-    `times`: delivery of the last batch, then request, arrival and delivery of this one.
+    `times` (ns): delivery of the last batch, then request, arrival and delivery of this one.
     """
     (before, asked, taken, now), (epoch, index, seeds, sizes, made) = times, cost
     me = os.getpid(), threading.get_native_id()

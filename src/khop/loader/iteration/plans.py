@@ -25,7 +25,7 @@ _CLASSES, _MEMBERS = 20, 21  # purposes of keys
 
 
 class _EpochSampler(torch.utils.data.Sampler[Any]):
-    """Sampler whose epochs are numbered. Each `iter()` begins the next epoch.
+    """Sampler of positions whose epochs have numbers. Each `iter()` begins the next epoch.
 
     Args:
         seed: seed of all epochs. If None, it is drawn once, from torch's default generator.
@@ -37,7 +37,7 @@ class _EpochSampler(torch.utils.data.Sampler[Any]):
         self.epoch = 0
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the number of the epoch that begins next."""
+        """Set the number of the epoch that begins next. The first epoch has number 0."""
         self.epoch = epoch
 
     def state_dict(self) -> dict[str, int]:
@@ -104,7 +104,7 @@ class ImbalancedSampler(_EpochSampler):
         return self.num_samples
 
     def __iter__(self) -> Iterator[int]:
-        """Yield the positions of the next epoch's draws."""
+        """Begin the next epoch, and yield the positions of its drawn items."""
         run_key = self._next_run_key()
         keys = [_native.program_key(run_key, 0, purpose, 0, 0) for purpose in (_CLASSES, _MEMBERS)]
         each = np.full(self.num_samples, len(self._counts), np.int64)
@@ -165,13 +165,16 @@ class DynamicBatchSampler(_EpochSampler):
         return len(self._cuts(self._run_key(self.epoch))[1])
 
     def __iter__(self) -> Iterator[list[int]]:
-        """Yield the batches of the next epoch: positions of their items."""
+        """Begin the next epoch, and yield its batches as lists of positions."""
         order, cuts = self._cuts(self._next_run_key())
         for first, last in cuts:
             yield order[first:last].tolist()
 
     def _cuts(self, run_key: int) -> tuple[Int64Array, list[tuple[int, int]]]:
-        """Return an epoch's items in order, and the bounds of each batch in this order."""
+        """Return an epoch's items in order, and each batch's (first, end) positions in this order.
+
+        `run_key` is the key of the epoch's random numbers.
+        """
         order = epoch_order(len(self._sizes), run_key, self.shuffle)
         order = np.arange(len(self._sizes)) if order is None else order
         if self.skip_too_big:

@@ -24,7 +24,8 @@ class DrawnBatch(NamedTuple):
     """Sampled subgraph of a batch, with times in nanoseconds of CLOCK_MONOTONIC.
 
     Attributes:
-        subgraph: output of the sampler, or what a replaced `collate_fn` returned.
+        batch_index: index of the batch in the epoch.
+        subgraph: output of the sampler, or what a user's own `collate_fn` returned.
         metadata: the sampler's metadata of the seeds. None if `subgraph` is in PyG's form.
         seeds: number of seeds.
         size: numbers of nodes and edges.
@@ -43,10 +44,13 @@ class DrawnBatch(NamedTuple):
 
 
 class Timed(NamedTuple):
-    """Batch with the times of joining, in nanoseconds of CLOCK_MONOTONIC.
+    """Batch joined with its attributes, with times in nanoseconds of CLOCK_MONOTONIC.
 
     Attributes:
+        batch: the batch.
+        drawn: the subgraph that it was joined from, with its times.
         thread: native id of the thread that joined the batch.
+        began, ended: start and end of joining.
         filtered: True if `filter_fn` joined the batch, which then has also applied the transform.
     """
 
@@ -59,10 +63,10 @@ class Timed(NamedTuple):
 
 
 class MadeBatches(BatchSource):
-    """Source of batches that this process makes, with their timings.
+    """Source of batches that threads of this process make, with their timings.
 
     Args:
-        made: the batches.
+        made: makes the batches, one with each step.
         close: stops making them.
         finish: last step of making a batch, run in the iterating thread.
         in_background: True if other threads make them.
@@ -85,7 +89,7 @@ class MadeBatches(BatchSource):
         self._ended: dict[int, int] = {}  # thread -> end of its last batch
 
     def take(self, index: int) -> Taken:
-        """Make a batch, or wait until it is made.
+        """Make the next batch, or wait until a thread has made it.
 
         After an error of joining in this thread, the next call makes the next batch. Other errors
         end the epoch.
@@ -106,7 +110,7 @@ class MadeBatches(BatchSource):
         work = drawn.ended - drawn.began, ended - joining, 0, idle, 0
         if (recording := current()) is not None:
             self._record(recording, pending, idle)
-        timings = BatchTimings(process, thread, ended, nbytes, 0, 0, *work)
+        timings = BatchTimings(process, thread, ended, nbytes, 0, 0, 0, *work)
         sizes = nodes, edges, nodes, 0, 0, 0
         return batch, (self._epoch, drawn.batch_index, drawn.seeds, sizes, timings)
 
@@ -115,7 +119,10 @@ class MadeBatches(BatchSource):
         self._close()
 
     def _record(self, recording: Recording, timed: Timed, idle: int) -> None:
-        """Record the work of the threads that made a batch, and `idle` nanoseconds before it."""
+        """Record the work of the threads that made a batch.
+
+        The drawing thread had waited `idle` nanoseconds before it.
+        """
         drawn, pid, me = timed.drawn, os.getpid(), get_native_id()
         task = self._epoch, drawn.batch_index
         drawing = (
@@ -130,7 +137,7 @@ class MadeBatches(BatchSource):
 
 
 def _name_of(native_id: int) -> str:
-    """Return the name of a thread in recordings, with its index among the epoch's threads."""
+    """Return the name of a thread in recordings: 'worker thread', with its index if it has one."""
     names = [t.name for t in threading.enumerate() if t.native_id == native_id]
     index = names[0].rpartition("_")[2] if names else ""
     return f"worker thread {index}" if index.isdecimal() else "worker thread"

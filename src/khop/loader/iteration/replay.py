@@ -25,12 +25,12 @@ from khop.typing import Int64Array
 
 
 class Replay:
-    """Saved state of a user's own sampler, to get an epoch's batches again.
+    """Saved state of a user's own sampler, from which it yields an epoch's batches again.
 
     Args:
         generator: state, at the start of the epoch, of the generator that the sampler draws from.
             If None, the sampler has its own `state_dict`.
-        state: that `state_dict`, or None.
+        state: the sampler's `state_dict` at the start of the epoch, or None.
         digest: digest of the batches that have been delivered.
     """
 
@@ -43,7 +43,7 @@ class Replay:
 
     @classmethod
     def at_the_beginning(cls, batches: Iterable[Any]) -> Replay:
-        """Return a replay with the sampler's current state, before any of `batches` is read."""
+        """Save the state of a user's sampler before the first of its `batches` is read."""
         samplers = _chain(batches)
         owner = _stateful(samplers)
         if owner is not None:
@@ -51,20 +51,23 @@ class Replay:
         return cls(pack(_generator(samplers).get_state()), None)
 
     def add(self, positions: Int64Array) -> None:
-        """Add a batch that was read from the sampler."""
+        """Record a batch that was read from the sampler: [n] positions in the loader's input."""
         self._read = _next_digest(self._read, positions)
         self._ahead.append(self._read)
 
     def deliver(self, count: int) -> None:
-        """Count `count` more batches as delivered."""
+        """Count the next `count` recorded batches as delivered."""
         for _ in range(min(count, len(self._ahead))):
             self.digest = self._ahead.popleft()
 
     def rest(self, batches: Iterable[Any], delivered: int) -> Iterator[Any]:
-        """Restore the state and return the batches that have not been delivered.
+        """Restore the sampler's state, and return the epoch's batches that were not delivered.
+
+        The `delivered` first of the sampler's `batches` are read and compared with the saved
+        digest.
 
         Raises:
-            ValueError: the sampler's first batches are not the ones that were delivered.
+            ValueError: the sampler's first batches differ from the ones that were delivered.
         """
         samplers = _chain(batches)
         owner = _stateful(samplers)
@@ -91,7 +94,7 @@ class Replay:
 
 
 def _chain(batches: Any) -> list[Any]:
-    """Return a batch sampler, the sampler inside it, and so on."""
+    """Return a batch sampler, its attribute `sampler`, that one's `sampler`, and so on."""
     chain = [batches]
     while (inner := getattr(chain[-1], "sampler", None)) is not None and len(chain) < 8:
         chain.append(inner)
@@ -99,20 +102,23 @@ def _chain(batches: Any) -> list[Any]:
 
 
 def _stateful(samplers: list[Any]) -> Any:
-    """Return the first sampler that can save its state, or None."""
+    """Return the first sampler that has `state_dict` and `load_state_dict`, or None."""
     methods = "state_dict", "load_state_dict"
     return next((s for s in samplers if all(hasattr(s, name) for name in methods)), None)
 
 
 def _generator(samplers: list[Any]) -> torch.Generator:
-    """Return the generator of the samplers: their own, or torch's default."""
+    """Return the generator that samplers draw from: the first `generator` attribute of theirs.
+
+    If none has one, return torch's default generator.
+    """
     own = (getattr(sampler, "generator", None) for sampler in samplers)
     return next((g for g in own if isinstance(g, torch.Generator)), torch.default_generator)
 
 
 @contextlib.contextmanager
 def _set_back(generator: torch.Generator, state: Tensor) -> Iterator[None]:
-    """Set a generator to `state`. After the block, torch's default generator is as before."""
+    """Set a generator to `state` for a block. Torch's default generator is restored afterwards."""
     before = generator.get_state()
     generator.set_state(state)
     try:
@@ -123,7 +129,7 @@ def _set_back(generator: torch.Generator, state: Tensor) -> Iterator[None]:
 
 
 def positions_of(batch: Any) -> Int64Array:
-    """Return a sampler's batch as [n] int64 positions in the loader's input.
+    """Convert a batch of a user's sampler to [n] int64 positions in the loader's input.
 
     Raises:
         TypeError: the batch is not a list of integers.
@@ -150,10 +156,10 @@ def _next_digest(before: str, positions: Int64Array) -> str:
 
 
 def pack(state: Tensor) -> str:
-    """Return a generator's state as text."""
+    """Return the state of a torch generator as base64 text, for JSON."""
     return base64.b64encode(state.numpy().tobytes()).decode("ascii")
 
 
 def unpack(text: str) -> Tensor:
-    """Return a generator's state from the text of `pack`."""
+    """Return the generator's state (uint8 tensor) that `pack` made a text of."""
     return torch.frombuffer(bytearray(base64.b64decode(text)), dtype=torch.uint8)

@@ -26,10 +26,10 @@ _PREFIX = "rank-"  # of keys, one for each trainer or virtual rank
 
 @dataclass
 class EpochProgress:
-    """Progress of an epoch.
+    """Progress of an epoch, which the iterator updates and a checkpoint saves.
 
     Attributes:
-        run_key: key of the epoch's draws.
+        run_key: key of the epoch's random numbers.
         delivered: number of batches that the user has received.
         failed: number of failed batches after the last delivered one. A resumed loader makes them
             again, unless a later batch is delivered.
@@ -44,14 +44,14 @@ class EpochProgress:
     replay: Replay | None = None
 
     def deliver(self) -> None:
-        """Count a delivered batch, and the failed ones before it, which the user has skipped."""
+        """Count a delivered batch, and failed ones before it, which the user has skipped."""
         passed, self.failed = 1 + self.failed, 0
         self.delivered += passed
         if self.replay is not None:
             self.replay.deliver(passed)
 
     def fail(self) -> None:
-        """Count a failed batch: an exception is raised instead of it."""
+        """Count a failed batch, for which the user got an exception."""
         self.failed += 1
 
     def end(self) -> None:
@@ -61,7 +61,9 @@ class EpochProgress:
 
 @dataclass(frozen=True)
 class LoaderFingerprint:
-    """Properties in which a loader must equal the loader whose state it loads.
+    """Properties of a loader that a saved state records.
+
+    The loader that loads it must have the same.
 
     Attributes:
         seeds: digest of the seeds or links.
@@ -88,7 +90,7 @@ _DESCRIBED = {
 
 
 class EpochCursor:
-    """Position of a loader in its epochs: tracks, saves and restores it.
+    """Position of a loader in its epochs: tracks, saves and restores it. Each loader has one.
 
     One checkpoint may hold the states of all trainers, and has one value per key. So each rank's
     state has its own key.
@@ -109,7 +111,10 @@ class EpochCursor:
         return progress
 
     def state(self, identities: Sequence[LoaderFingerprint]) -> dict[str, Any]:
-        """Return the progress, with the loader's fingerprint, for `StatefulLoader.state_dict`."""
+        """Return the progress as a dictionary for a checkpoint.
+
+        `identities` has the loader's fingerprint, which is saved with the progress.
+        """
         (identity,) = identities
         progress = self._next or self._last
         if progress is not None and progress.ended:
@@ -118,7 +123,13 @@ class EpochCursor:
         return {key_of(self._rank): entry}
 
     def load(self, state: Mapping[str, Any], identities: Sequence[LoaderFingerprint]) -> None:
-        """Restore the progress, for `StatefulLoader.load_state_dict`."""
+        """Restore the progress from what `state` returned.
+
+        `identities` has the loader's fingerprint, which must equal the saved one.
+
+        Raises:
+            TypeError, ValueError: the state is malformed, or another loader's.
+        """
         (identity,) = identities
         entries = entries_of(state)
         if not entries:
@@ -142,7 +153,11 @@ class EpochCursor:
     def _entry(
         self, entries: Mapping[str, Mapping[str, Any]], identity: LoaderFingerprint
     ) -> tuple[Mapping[str, Any], bool]:
-        """Return the entry to load, and True if a loader with equal seeds and stream wrote it."""
+        """Return the saved entry to load. The second value is True if it is this trainer's own.
+
+        Some frameworks save only the first trainer's entry. All load it then if loaders have a
+        `seed`.
+        """
         key = key_of(self._rank)
         if len(entries) > 1 and key not in entries:
             raise ValueError(
@@ -167,7 +182,10 @@ class EpochCursor:
         return entry, False
 
     def _generator_state(self) -> str | None:
-        """Return the state of the user's `generator` if epochs' keys come from it, else None."""
+        """Return the state of the user's `generator` as text.
+
+        None if epochs' keys do not come from it.
+        """
         generator = self._keys.generator
         if self._keys.seed is not None or generator is None:
             return None
@@ -175,7 +193,7 @@ class EpochCursor:
 
 
 def key_of(rank: int) -> str:
-    """Return the key of a rank's entry in a state."""
+    """Return the key under which a state holds the entry of this rank: 'rank-0', 'rank-1', ..."""
     return f"{_PREFIX}{rank}"
 
 
@@ -185,7 +203,11 @@ def make_entry(
     progress: EpochProgress | None,
     generator: str | None = None,
 ) -> dict[str, Any]:
-    """Return the entry of a rank in a state. If `progress` is None, no epoch is in progress."""
+    """Return a rank's entry of a saved state: plain values that describe its progress.
+
+    `epochs` epochs have begun. If `progress` is None, none is in progress. `generator` is the state
+    of the user's generator as text.
+    """
     replay = None if progress is None else progress.replay
     return {
         "version": VERSION,
@@ -201,7 +223,12 @@ def make_entry(
 
 
 def entries_of(state: Any) -> dict[str, Mapping[str, Any]]:
-    """Return the entries of a state, by key. TypeError or ValueError if it is not a loader's."""
+    """Return the entries of a saved state, by the keys of their ranks.
+
+    Raises:
+        TypeError: the state is not a dictionary.
+        ValueError: it is not the state of a loader.
+    """
     if not isinstance(state, Mapping):
         raise TypeError(
             f"a loader's state is what state_dict() returned (got '{type(state).__name__}')"
@@ -278,7 +305,11 @@ _POSITION = (
 
 
 def check_entry(entry: Mapping[str, Any], identity: LoaderFingerprint, is_own: bool = True) -> None:
-    """Raise ValueError for a damaged entry or another loader's. `is_own`: compare seeds, too."""
+    """Raise ValueError if a saved entry is damaged, or a loader with another fingerprint wrote it.
+
+    `is_own` says that the same trainer's loader wrote it, so that seeds and stream are compared,
+    too.
+    """
     if entry.get("version") != VERSION:
         raise ValueError(
             f"the state is of version {entry.get('version')}, this khop reads version {VERSION}: "

@@ -19,7 +19,7 @@ from khop.metrics.loader_stats import LoaderStats, StatsAccumulator
 
 
 class StatefulLoader:
-    """Loader of epochs that can save and restore its progress."""
+    """Base class of loaders that begin epochs, and save and restore their progress."""
 
     batch_size: int | None
     drop_last: bool
@@ -31,7 +31,10 @@ class StatefulLoader:
     def _set_up_epochs(
         self, seed: int | None, stream: int | None, generator: torch.Generator | None, rank: int
     ) -> None:
-        """Set up the epochs, with arguments of `EpochKeys` (default of `stream`: the rank)."""
+        """Set up the counter of epochs and their random keys.
+
+        Arguments: see `EpochKeys`. If `stream` is None, it is the trainer's `rank`.
+        """
         self._keys = EpochKeys(seed, rank if stream is None else stream, generator)
         self._cursor = EpochCursor(self._keys, rank)
 
@@ -42,12 +45,15 @@ class StatefulLoader:
         raise NotImplementedError
 
     def _open(self, progress: EpochProgress) -> BatchSource:
-        """Return the source of an epoch's batches, from the first that has not been delivered."""
+        """Return the source of an epoch's batches, from the first undelivered one on."""
         raise NotImplementedError
 
     @property
     def _digests(self) -> tuple[str, str | None]:
-        """Digests of the seeds and of sampling. The second is None for a user's own sampler."""
+        """Digests of the seeds and of the sampling options, to compare with a saved state.
+
+        The second is None for a user's own sampler.
+        """
         raise NotImplementedError
 
     @property
@@ -55,7 +61,7 @@ class StatefulLoader:
         return 0
 
     def _check_resumable(self) -> None:
-        """Raise ValueError if the number of delivered batches does not identify them."""
+        """Raise ValueError if batches come out of order, so that no count identifies them."""
 
     # Shared by all loaders.
 
@@ -130,7 +136,11 @@ class StatefulLoader:
         self._cursor.load(state_dict, self._identities())
 
     def _identities(self) -> list[LoaderFingerprint]:
-        """Return the properties that a state's loader must share with this one."""
+        """Return the fingerprint of this loader, in a list.
+
+        With virtual ranks: one for each of them. A loader can load a state only if the state has
+        the same fingerprints.
+        """
         seeds, sampling = self._digests
         num_batches = None if self._has_user_sampler else len(self)
         return [self._identity(seeds, sampling, self._keys.stream, num_batches)]

@@ -15,7 +15,7 @@ from khop.loader.iteration.resume import EpochProgress
 
 
 class EpochLoader(Protocol):
-    """Members used here of `khop.loader.base.EpochLoader`, which is a torch `DataLoader`."""
+    """Type of a loader here: members of `khop.loader.base.EpochLoader` that are used."""
 
     generator: Any
     persistent_workers: bool
@@ -31,7 +31,7 @@ class EpochLoader(Protocol):
 
 
 def torch_iterator(loader: EpochLoader, make: Callable[[], Any], progress: EpochProgress) -> Any:
-    """Return torch's iterator over a loader, whose workers end with the loader.
+    """Return torch's iterator over a loader, whose worker processes end when the loader is freed.
 
     `make` is torch's method that makes the iterator, `progress` belongs to its first epoch.
     """
@@ -55,7 +55,7 @@ def torch_iterator(loader: EpochLoader, make: Callable[[], Any], progress: Epoch
 
 
 class LazyEpoch:
-    """Batches of the epoch that the loader has begun last when torch requests the first batch.
+    """Batches of the loader's last begun epoch, looked up when torch requests the first batch.
 
     The epoch is not known earlier: torch makes more iterators than it uses, and keeps this object
     for all epochs of persistent workers.
@@ -81,7 +81,10 @@ class TorchBatches(BatchSource):
         self._epoch = epoch
 
     def take(self, index: int) -> Taken:
-        """Wait for a batch. After an error of a worker, the next call returns the next batch."""
+        """Wait for the next batch.
+
+        After a worker's exception, the next call returns the batch after it.
+        """
         batch = next(self._epoch)
         return monotonic_ns(), batch
 
@@ -95,7 +98,7 @@ class TorchBatches(BatchSource):
 
 
 class _WorkerSeeds(torch.Generator):
-    """Generator of the seed of torch's worker processes. Pickled as None: workers need none."""
+    """Generator from which torch draws its workers' seeds. Pickled as None: workers need none."""
 
     def __reduce__(self) -> Any:
         return type(None), ()

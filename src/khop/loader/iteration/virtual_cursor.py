@@ -31,10 +31,10 @@ class VirtualProgress(EpochProgress):
     """Progress of an epoch of virtual ranks on one trainer.
 
     If an earlier job began the epoch, `delivered` counts from `first` on. So at the end of the
-    epoch it is a trainer's number of batches in a whole epoch.
+    epoch it equals the number of batches of a trainer in a whole epoch.
 
     Attributes:
-        run_keys: key of the draws of each virtual rank.
+        run_keys: key of the random numbers of each virtual rank.
         before: number of batches of each virtual rank that earlier jobs delivered.
         first: value of `delivered` when this job began.
     """
@@ -45,7 +45,10 @@ class VirtualProgress(EpochProgress):
 
 
 class VirtualCursor(EpochCursor):
-    """`EpochCursor` of a loader with virtual ranks. The loader must have a `seed`."""
+    """Position of a loader with virtual ranks in its epochs: tracks, saves and restores it.
+
+    The loader must have a `seed`.
+    """
 
     def __init__(self, keys: EpochKeys, rank: int, ranks: VirtualRanks) -> None:
         super().__init__(keys, rank)
@@ -62,7 +65,10 @@ class VirtualCursor(EpochCursor):
         return progress
 
     def _progress(self, before: list[int]) -> VirtualProgress:
-        """Return the progress of the epoch that began last. `before`: see `VirtualProgress`."""
+        """Return the progress of the epoch that began last.
+
+        `before` has the number of batches of each virtual rank that earlier jobs delivered.
+        """
         assert self._keys.seed is not None
         epoch = self._keys.epoch - 1
         run_keys = [_native.run_key(self._keys.seed, epoch, rank) for rank in range(len(before))]
@@ -71,7 +77,10 @@ class VirtualCursor(EpochCursor):
         return VirtualProgress(run_keys[0], first, run_keys=run_keys, before=before, first=first)
 
     def state(self, identities: Sequence[LoaderFingerprint]) -> dict[str, Any]:
-        """Return the progress of all virtual ranks, with a fingerprint for each."""
+        """Return the progress of all virtual ranks as a dictionary for a checkpoint.
+
+        `identities` has the fingerprint of each virtual rank, which is saved with its progress.
+        """
         progress = self._next or self._last
         each: list[EpochProgress | None] = [None] * len(identities)
         if progress is not None and not progress.ended:
@@ -84,10 +93,11 @@ class VirtualCursor(EpochCursor):
         }
 
     def load(self, state: Mapping[str, Any], identities: Sequence[LoaderFingerprint]) -> None:
-        """Restore the progress of all virtual ranks, with a fingerprint for each.
+        """Restore the progress of all virtual ranks.
 
-        The loader that saved `state` had the same number of virtual ranks. Or it had none, and
-        `state` merges (`merge_states`) the states of that number of trainers.
+        A loader with the same number of virtual ranks saved `state`. Or it merges (`merge_states`)
+        the states of that number of trainers without virtual ranks. `identities` has the
+        fingerprint of each virtual rank, which must equal the saved one.
 
         Raises:
             ValueError: the state lacks an entry of a virtual rank, is another loader's, or its
@@ -125,7 +135,10 @@ class VirtualCursor(EpochCursor):
             self._next = self._restored([entries[key] for key in keys])
 
     def _restored(self, entries: Sequence[Mapping[str, Any]]) -> VirtualProgress:
-        """Return the progress of an unfinished epoch. Virtual ranks without a key finished it."""
+        """Return the progress of an unfinished epoch from the saved entries of its virtual ranks.
+
+        Virtual ranks whose entry has no key had finished the epoch.
+        """
         delivered = [
             total if entry["run_key"] is None else entry["delivered"]
             for entry, total in zip(entries, self._ranks.num_batches, strict=True)

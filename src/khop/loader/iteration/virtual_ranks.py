@@ -50,7 +50,10 @@ class VirtualRanks:
     drop_last: bool = False
 
     def rest(self, delivered: Sequence[int]) -> tuple[Int64Array, Int64Array]:
-        """Return the virtual ranks and indices of the batches that are not delivered, in order."""
+        """Return virtual ranks and indices of the undelivered batches, in the order of delivery.
+
+        `delivered` has the number of delivered batches of each virtual rank.
+        """
         due = [np.arange(n, total) for n, total in zip(delivered, self.num_batches, strict=True)]
         ranks = np.repeat(np.arange(len(due)), [len(indices) for indices in due])
         indices = np.concatenate([np.empty(0, np.int64), *due])
@@ -58,7 +61,11 @@ class VirtualRanks:
         return ranks[order], indices[order]
 
     def share(self, delivered: Sequence[int], trainer: int) -> tuple[Int64Array, Int64Array]:
-        """Return the virtual ranks and indices of a trainer's batches, in order."""
+        """Return the undelivered batches that the trainer of this rank makes, in order.
+
+        The result has their virtual ranks and their indices. `delivered` has the number of
+        delivered batches of each virtual rank.
+        """
         ranks, indices = self.rest(delivered)
         size, count = len(self.trainers), len(ranks)
         num_rounds = -(-count // size) if self.even and not self.drop_last else count // size
@@ -79,7 +86,10 @@ class VirtualRanks:
         return ranks[taken], indices[taken]
 
     def length(self, delivered: Sequence[int], trainer: int) -> int:
-        """Return the number of batches of a trainer's share."""
+        """Return the number of undelivered batches that the trainer of rank `trainer` makes.
+
+        `delivered` has the number of delivered batches of each virtual rank.
+        """
         count = sum(self.num_batches) - sum(delivered)
         in_all, more = divmod(count, len(self.trainers))
         if self.even:
@@ -87,16 +97,20 @@ class VirtualRanks:
         return in_all + (trainer < more)
 
     def advance(self, delivered: Sequence[int], rounds: int) -> list[int]:
-        """Return the number of delivered batches of each virtual rank after some rounds."""
+        """Return the number of delivered batches of each virtual rank after `rounds` more rounds.
+
+        In a round, each trainer makes one batch. `delivered` has the numbers before.
+        """
         ranks, _ = self.rest(delivered)
         more = np.bincount(ranks[: rounds * len(self.trainers)], minlength=len(delivered))
         return [n + int(new) for n, new in zip(delivered, more, strict=True)]
 
 
 def assign_by_home(batches: Sequence[int], trainers: Sequence[int]) -> list[int]:
-    """Return the index of each trainer's batch, preferably one of the trainer's home partition.
+    """Assign a batch of a round to each trainer, preferably one of the trainer's own partition.
 
-    `batches` and `trainers` are home partitions.
+    `batches` has the partition of each batch's seeds, `trainers` the one that each trainer has
+    loaded. Returns the index of each trainer's batch.
 
     Example:
         >>> assign_by_home([0, 1, 0, 1], [0, 0, 1, 2])

@@ -40,7 +40,7 @@ _ENTRY_BYTES = 512
 
 @dataclass(frozen=True)
 class UpgradePlan:
-    """Plan of an upgrade: bytes that are read and written.
+    """Bytes that an upgrade of a folder will read and write. `upgrade_folder` makes it.
 
     Attributes:
         folder: the folder that is upgraded.
@@ -65,7 +65,7 @@ class UpgradePlan:
     free_bytes: int
 
     def __str__(self) -> str:
-        """Return a line of text."""
+        """Return one line of text for users: bytes to read and to write."""
         return (
             f"'{self.folder}', format version {self.version} to {VERSION_RANGES}: reads "
             f"{human_bytes(self.read_bytes)}, needs {human_bytes(self.disk_bytes)} of disk at "
@@ -73,7 +73,7 @@ class UpgradePlan:
         )
 
     def check_disk(self) -> None:
-        """Raise ValueError if the disk has no space."""
+        """Raise ValueError if `disk_bytes` is more than `free_bytes`."""
         if self.disk_bytes > self.free_bytes:
             raise ValueError(
                 f"the disk is too full for {self}: make space, choose another folder, or upgrade "
@@ -162,7 +162,14 @@ def _plan(folder: PartitionFolder, output: Path, name: str) -> UpgradePlan:
 
 
 def _checked(folder: PartitionFolder, checksums: FolderChecksums) -> dict[str, Written]:
-    """Return length and digests of each file, after a check of its old checksum."""
+    """Check the old checksum of every file of a folder.
+
+    Returns:
+        {path: length and new digests of the file}.
+
+    Raises:
+        FolderError: a file is missing or has changed.
+    """
     files = {}
     for file in checksums.compute():
         if file.written is None or file.sha256 != folder.files[file.path].sha256:
@@ -176,7 +183,10 @@ def _checked(folder: PartitionFolder, checksums: FolderChecksums) -> dict[str, W
 
 
 def _describe(folder: PartitionFolder, files: dict[str, Written]) -> None:
-    """Replace the files that describe a folder. meta.json, which has the version, comes last."""
+    """Replace meta.json and the checksums (`files`) of a folder.
+
+    meta.json, with the version, is last.
+    """
     described = description_of(folder.meta, files, folder.fingerprint)
     for name, content in described.items():
         draft = folder.root / draft_of(name)  # the same name in each run, so no draft is left
@@ -201,7 +211,16 @@ def _copy(
     files: dict[str, Written],
     progress: Progress,
 ) -> None:
-    """Copy the arrays of a folder into a new one, or resume an interrupted copy."""
+    """Copy the arrays of a folder into a new one, or resume an interrupted copy.
+
+    Args:
+        folder: the old folder.
+        output: the new folder.
+        overwrite: replace `output` if it exists.
+        name: name of the run, by which a later run finds the unfinished copy.
+        files: length and digests of each file, by path.
+        progress: called as progress("copying", bytes done, all bytes).
+    """
     total, done = sum(known.bytes for known in files.values()), 0
     stage = output.parent / f".khop-{output.name}-{name}.stage"
     with (

@@ -66,12 +66,15 @@ class AssignedPartitioner(MethodPartitioner):
         return values.astype(np.int32)
 
     def assign_nodes(self, node_type: NodeType) -> IntArray:
-        """Return the user's part of each node."""
+        """Return the part that the user's `owners` has for each node: [num_nodes] integers."""
         return self.owners[node_type]
 
 
 def _read(folder: Path, node_type: NodeType) -> IntArray:
-    """Read the parts of a node type's nodes from a file of a folder."""
+    """Read [num_nodes] integers, the part of each node of a type, from a file in a folder.
+
+    The file is `<type>.npy` or `<type>.txt`, or `node.*` for a homogeneous graph.
+    """
     array, text = folder / f"{node_type}.npy", folder / f"{node_type}.txt"
     if array.exists():
         owners: IntArray = np.load(array, mmap_mode="r", allow_pickle=False)

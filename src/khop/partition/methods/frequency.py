@@ -43,8 +43,8 @@ class FrequencyPartitioner(MethodPartitioner):
         **options: see `PartitionerBase`.
 
     Raises:
-        TypeError, ValueError: `probs` has negative or infinite values, or not one for each part
-            and node, or a share is outside [0, 1].
+        TypeError, ValueError: `probs` has negative or infinite values, or not one for each part and
+            node, or a share is outside [0, 1].
 
     Example:
         >>> probs = [[1, 1, 1, 0, 0, 0], [0, 0, 0, 1, 1, 1]]  # of two trainers
@@ -115,19 +115,26 @@ class FrequencyPartitioner(MethodPartitioner):
         return rows
 
     def assign_nodes(self, node_type: NodeType) -> IntArray:
-        """Return the part of each node. Nodes of the largest gain are placed first, ties by id."""
+        """Return the part of each node: [num_nodes] integers.
+
+        The gain of a node is its probability in its best part, minus the one in its second-best
+        part. Nodes of larger gain are assigned first, ties by id.
+        """
         probs = self.probs[node_type]
         return assign_balanced(probs, even_sizes(probs.shape[1], self.num_parts))
 
     def cached_nodes(self, node_type: NodeType, part: int, owners: IntArray) -> Int64Array:
-        """Return the hottest nodes of other parts, up to the bounds on copies."""
+        """Return original ids of other parts' nodes that a part copies, hottest first."""
         if part not in self._cached:
             known = {t: numbering.owners for t, numbering in self.numbering.items()}
             self._cached[part] = self._choose(part, {**known, node_type: owners})
         return self._cached[part][node_type]
 
     def _choose(self, part: int, owners: Mapping[NodeType, IntArray]) -> dict[NodeType, Int64Array]:
-        """Return the nodes of each type that a part keeps copies of, hottest first."""
+        """Return, for each node type, original ids of other parts' nodes to copy, hottest first.
+
+        `owners` has the part of each node.
+        """
         chosen, heat = {}, {}
         for node_type, of_type in owners.items():
             remote = np.where(of_type == part, 0.0, self.probs[node_type][part])
@@ -140,7 +147,10 @@ class FrequencyPartitioner(MethodPartitioner):
         return {node_type: ids[: rows[node_type]] for node_type, ids in chosen.items()}
 
     def _within(self, budget: int, heat: Mapping[NodeType, Float64Array]) -> dict[NodeType, int]:
-        """Return the number of rows to copy of each type, within a budget for all types."""
+        """Return how many rows of each type to copy, if `budget` bytes are shared by all types.
+
+        `heat` has, for each type, the probabilities of the nodes that may be copied, descending.
+        """
         sizes = np.array([self._row_bytes(node_type) for node_type in heat])
         types = np.repeat(np.arange(len(heat)), [len(of_type) for of_type in heat.values()])
         order = np.argsort(-np.concatenate(list(heat.values())) / sizes[types], kind="stable")
@@ -150,7 +160,7 @@ class FrequencyPartitioner(MethodPartitioner):
         return dict(zip(heat, rows.tolist(), strict=True))
 
     def _most_rows(self, node_type: NodeType) -> int:
-        """Return the most copies of a type, if no other type takes a share of the budget."""
+        """Return the most rows of a type that may be copied if this type alone uses the budget."""
         if self.cache_ratio is None and self.cache_bytes is None:
             return 0
         rows = self.source.nodes[node_type].count
@@ -168,7 +178,7 @@ class FrequencyPartitioner(MethodPartitioner):
         return {**super().identity(), "probs": {t: checksum(p) for t, p in self.probs.items()}}
 
     def assignment_bytes(self) -> int:
-        """Estimate the memory of the probabilities and of sorting by them."""
+        """Estimate the bytes of memory of the probabilities and of sorting by them."""
         return self.source.num_nodes * self.num_parts * 8 * 3
 
     def describe(self) -> dict[str, Any]:
@@ -179,7 +189,10 @@ class FrequencyPartitioner(MethodPartitioner):
         }
 
     def summarize(self, numbering: Mapping[NodeType, Numbering]) -> dict[str, Any]:
-        """Return expected shares of local, cached and remote rows, and remote shares by cache size.
+        """Return entries of meta.json's summary: `expected_shares` and `cache_curve`.
+
+        The first are each part's shares of local, cached and remote rows in its requests. The
+        second are each part's shares of remote rows by the number of cached rows.
 
         :meta private:
         """
@@ -273,9 +286,10 @@ def _loss_of_second(gains: Float64Array) -> Float64Array:
 
 
 def _admit(wishes: IntArray, free: Int64Array) -> tuple[int, Int64Array]:
-    """Admit items, in order, to the parts that they prefer, until one does not fit.
+    """Admit items in order to the parts that they prefer (`wishes`), until one has no room.
 
-    Returns the number of admitted items, and the free capacity per part.
+    `free` [num_parts] is the capacity that is left. Returns the number of admitted items, and what
+    is free then.
     """
     first_refused = len(wishes)
     for part in np.flatnonzero(np.bincount(wishes, minlength=len(free)) > free):

@@ -1,8 +1,9 @@
-"""Partitioning by METIS, of a graph or of its clusters. Needs pymetis (`pip install pymetis`).
+"""Partitioners by METIS, of a graph or of its clusters. Need pymetis (`pip install pymetis`).
 
-METIS runs in a process of its own, whose end frees its memory: some 110 bytes per entry of the
-undirected graph. METIS balances one constraint. If there are several, METIS gets the hardest.
-Passes of `StreamPartitioner` then balance all, and the better of two cuts is kept.
+METIS runs in a process of its own, and its memory is freed when the process ends. It takes some 110
+bytes per entry of the undirected graph. An edge has two entries. METIS balances one quantity per
+node. If the user asks for several, METIS gets the one that is hardest to balance. Passes of
+`StreamPartitioner` then balance all, and the best cut is kept.
 """
 
 from __future__ import annotations
@@ -49,17 +50,17 @@ class MetisPartitioner(StructuralPartitioner):
 
     The graph is made undirected, with weights for parallel edges. Of Debian's graph in 2, 4 and 8
     parts, 0.06, 0.14 and 0.19 of the edges are cut (`StreamPartitioner`: 0.08, 0.16 and 0.24).
-    METIS takes some 110 bytes and 3 us per entry of the undirected graph. Beyond 10^8 edges see
-    `ClusterMetisPartitioner`.
+    METIS takes some 110 bytes and 3 us per entry of the undirected graph. An edge has two entries.
+    Beyond 10^8 edges see `ClusterMetisPartitioner`.
 
-    Method: Karypis and Kumar, SIAM J. Sci. Comput. 20(1), 1998, https://github.com/KarypisLab/METIS,
-    through pymetis.
+    Method: Karypis and Kumar, SIAM J. Sci. Comput. 20(1), 1998,
+    https://github.com/KarypisLab/METIS, through pymetis.
 
     Args:
         *args, **kwargs: see `PartitionerBase`, and:
-        balance: constraints, as for `StreamPartitioner`. Passes after METIS balance several
-            constraints, at the price of more cut edges.
-        slack: share by which a part may exceed the mean of each constraint (default: 0.03).
+        balance: names of the quantities that parts share evenly, as for `StreamPartitioner`. Passes
+            after METIS balance several of them, at the price of more cut edges.
+        slack: share by which a part may exceed the mean of each quantity (default: 0.03).
 
     Raises:
         ImportError: pymetis is not installed.
@@ -79,24 +80,27 @@ class MetisPartitioner(StructuralPartitioner):
             )
 
     def _in_memory(self) -> int:
-        """Return the bytes of the edges in memory, METIS's process included."""
+        """Return the bytes of memory that the edges take here and in METIS's process."""
         return super()._in_memory() + self.source.num_edges * 2 * _METIS_ENTRY_BYTES
 
     def _is_large(self) -> bool:
         return False  # METIS has all edges in memory
 
     def cut(self, graph: Undirected) -> IntArray:
-        """Return the part of each node, by METIS, then by passes that balance several constraints.
+        """Return the part of each node of an undirected graph: [num_nodes] integers.
+
+        METIS cuts. If there are several quantities to balance, passes over the nodes follow.
 
         :meta private:
         """
         return self._best(graph, self._metis(graph, self.constraints.most_uneven()), 1)
 
     def _best(self, graph: Undirected, cuts: Sequence[Int32Array], refine: int) -> Int32Array:
-        """Improve METIS's cuts by passes, and return the best: the most even, then the smallest.
+        """Improve METIS's cuts by passes over the nodes, and return the best one.
 
-        With several constraints, passes with each of `SCORES` are tried on each cut. No score and
-        no seed of METIS is best on all graphs.
+        The best cut is the most even, and of equally even ones the smallest. With several
+        quantities to balance, passes with each of `SCORES` are tried on each cut, as no score is
+        best on all graphs. A cut is [num_nodes] int32 parts.
         """
         plans = [["cut"] * refine]
         if len(self.constraints.names) > 1:
@@ -110,7 +114,11 @@ class MetisPartitioner(StructuralPartitioner):
         return min(tried, key=lambda cut: cut[:2])[2]
 
     def _metis(self, graph: Undirected, weights: Int64Array) -> list[Int32Array]:
-        """Return METIS's cut. With several constraints, return the cuts of a few seeds."""
+        """Return METIS's cut. If there are several quantities to balance, return a few cuts.
+
+        `weights` [num_nodes] int64 is the quantity that METIS balances. The cuts have different
+        seeds.
+        """
         seeds = [self.seed]
         if len(self.constraints.names) > 1:
             seeds += [self.seed + i * _SEED_STEP for i in range(1, _CUTS)]
@@ -185,7 +193,7 @@ class ClusterMetisPartitioner(MetisPartitioner):
         return self.source.num_nodes > self.clusters and StructuralPartitioner._is_large(self)
 
     def cut(self, graph: Undirected) -> IntArray:
-        """Return the part of each node: METIS's cut of clusters, improved by passes.
+        """Return the part of each node, [num_nodes]: METIS's cut of clusters, improved by passes.
 
         :meta private:
         """
@@ -199,7 +207,7 @@ class ClusterMetisPartitioner(MetisPartitioner):
         return self._best(graph, cuts, _REFINE)
 
     def _check_memory(self, contracted: Undirected) -> None:
-        """Raise ValueError if METIS needs more memory for the graph of clusters than is left."""
+        """Raise ValueError if METIS needs more memory for the graph of clusters, `contracted`."""
         if not self._is_large():
             return
         assert self.effort.memory is not None
@@ -217,7 +225,7 @@ class ClusterMetisPartitioner(MetisPartitioner):
         return cluster_nodes(graph, weights, self.clusters, self.seed, self.progress)
 
     def cluster_nodes(self) -> dict[NodeType, IntArray]:
-        """Return clusters by node type: with `cluster_ids=True`, the ones that METIS placed."""
+        """Return the cluster of each node by node type: METIS's own with `cluster_ids=True`."""
         if self.cluster_ids is not True:
             return super().cluster_nodes()
         if self._of_node is None:  # a single part needs no METIS

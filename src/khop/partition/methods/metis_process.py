@@ -1,7 +1,7 @@
-"""Program that runs METIS on arrays in a folder.
+"""Program that cuts a graph by METIS, in a process of its own. Imports no torch.
 
-`khop.partition.methods.metis` starts it. Arguments: the folder, the number of parts, the imbalance
-in thousandths, a seed, and 1 for recursive bisection, else 0.
+`khop.partition.methods.metis` starts it. Arguments: a folder with the graph's arrays, the number of
+parts, the imbalance in thousandths, a seed, and 1 for recursive bisection, else 0.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 
 
 def main() -> None:
-    """Read the graph, cut it and write labels.npy."""
+    """Read the graph from the folder, cut it by METIS, and write the parts to labels.npy there."""
     import pymetis
 
     folder, (num_parts, ufactor, seed, recursive) = sys.argv[1], map(int, sys.argv[2:])

@@ -26,7 +26,7 @@ class RandomPartitioner(MethodPartitioner):
     """
 
     def assign_nodes(self, node_type: NodeType) -> IntArray:
-        """Return the part of each node: round-robin along a random permutation."""
+        """Return the part of each node: [num_nodes] int32, balanced and at random."""
         count = self.source.nodes[node_type].count
         return random_owners(node_type, count, self.num_parts, self.seed)
 
@@ -35,7 +35,7 @@ class RandomPartitioner(MethodPartitioner):
 
 
 def random_owners(node_type: NodeType, count: int, num_parts: int, seed: int) -> IntArray:
-    """Return [count] int32 part of each node, which depends on the arguments alone."""
+    """Return [count] int32 part of each node: balanced, and random by `seed` and node type."""
     key = _native.run_key(seed, 0, zlib.crc32(node_type.encode()))
     order = _native.permutation(count, key)
     owners = np.empty(count, np.int32)

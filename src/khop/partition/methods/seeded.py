@@ -147,7 +147,11 @@ def frequency_partition(
 
 
 class SeededPartitioner(FrequencyPartitioner):
-    """`FrequencyPartitioner` that divides seeds between parts, and computes `probs` from them."""
+    """Partitioner of `frequency_partition`: by hotness that it computes itself.
+
+    It divides the training seeds between the parts. From a part's seeds it computes `probs`, the
+    probability that batches touch each node. `FrequencyPartitioner` uses them.
+    """
 
     def _configure(  # type: ignore[override]
         self,
@@ -181,12 +185,16 @@ class SeededPartitioner(FrequencyPartitioner):
         return super().identity()
 
     def number_nodes(self, workspace: Workspace | None = None) -> dict[NodeType, Numbering]:
-        """Split the seeds and compute hotness, then assign all nodes to parts and number them."""
+        """Divide the seeds and compute hotness, then assign all nodes to parts and number them.
+
+        `workspace` keeps the assignment for a run that resumes this one. If None, nothing is
+        written.
+        """
         self._get_ready()
         return super().number_nodes(workspace)
 
     def _get_ready(self) -> None:
-        """Split the seeds and compute probabilities, once."""
+        """Divide the seeds between parts and compute probabilities. Further calls do nothing."""
         if self._is_ready:
             return
         graph = undirected(self.source, Resources(None, self.effort.jobs), progress=self.progress)
@@ -203,9 +211,9 @@ class SeededPartitioner(FrequencyPartitioner):
         self._is_ready = True
 
     def _clusters(self, graph: Undirected) -> IntArray:
-        """Return each node's cluster, [num_nodes], of `num_parts` clusters.
+        """Divide the nodes into `num_parts` clusters. Return the cluster of each, [num_nodes].
 
-        Clusters are the parts of partitioner `base`, or `communities` without a base.
+        Clusters are the parts that option `base` makes, or `communities` without a base.
         """
         if self.base is None or self.num_parts == 1:
             return communities(
@@ -243,7 +251,11 @@ class SeededPartitioner(FrequencyPartitioner):
         return hotness
 
     def assign_nodes(self, node_type: NodeType) -> IntArray:
-        """Return the part of each node, by `base` or by hotness. Seeds stay in their own part."""
+        """Return the part of each node of a type: [num_nodes] integers.
+
+        Option `base` decides, or hotness without a base. Seeds stay in the part that they were
+        divided to.
+        """
         if self.base is not None:
             owners: IntArray = self.clusters[node_type].copy()
             if node_type == self.seed_type:
@@ -256,7 +268,7 @@ class SeededPartitioner(FrequencyPartitioner):
         return assign_balanced(scores, even_sizes(scores.shape[1], self.num_parts))
 
     def assignment_bytes(self) -> int:
-        """Estimate the memory that splitting seeds and computing hotness take."""
+        """Estimate the bytes of memory to divide the seeds and to compute hotness."""
         return super().assignment_bytes() + self.source.num_edges * _EDGE_BYTES
 
     def describe(self) -> dict[str, Any]:
@@ -286,7 +298,8 @@ def communities(
 ) -> Int32Array:
     """Cut a graph into `num_parts` clusters of about equal size, with few edges between them.
 
-    Progress is called as progress(done, total) after each pass.
+    The edges are read in several passes, with nodes in a random order by `seed`. `progress(done,
+    total)` is called after each.
 
     Returns:
         [num_nodes] int32 cluster of each node. Sizes exceed the mean by at most 5 % and one node.
@@ -311,7 +324,7 @@ def communities(
 
 
 def split_seeds(graph: Undirected, seeds: Int64Array, labels: IntArray, num_parts: int) -> IntArray:
-    """Assign each seed to the part of its cluster, except a few that move so that shares are even.
+    """Assign each seed to the part with its cluster's number, but move a few to make even shares.
 
     Args:
         graph: the graph.
@@ -334,7 +347,10 @@ def split_seeds(graph: Undirected, seeds: Int64Array, labels: IntArray, num_part
 
 
 def _count(rows: RowBlock, nodes: Int64Array, labels: IntArray, num_parts: int) -> Float64Array:
-    """Return [num_parts, num_nodes] float64 number of edges from each node to each cluster."""
+    """Return [num_parts, num_nodes] float64 number of edges from `nodes` to each cluster.
+
+    `labels` is the cluster of every node of the graph, below `num_parts`.
+    """
     index = nodes - rows.first_node
     begins, sizes = rows.indptr[index], np.diff(rows.indptr)[index]
     owner = np.repeat(np.arange(len(nodes)), sizes)

@@ -20,20 +20,21 @@ class StreamPartitioner(StructuralPartitioner):
     """Partitioner that visits nodes in random order, several times, and moves them to better parts.
 
     A node goes to the part that is not full and has most of its neighbours, corrected by load.
-    Linear deterministic greedy ('ldg') weighs neighbours by the part's free share. Fennel
-    ('fennel') subtracts a cost that grows with load. Each pass improves the last cut. Time is
-    linear in edges and passes (Debian's 63,666 nodes and 623,076 entries in 2 to 8 parts: 0.1 s to
-    1 s).
+    Score 'ldg' (linear deterministic greedy) multiplies the number of neighbours by the part's free
+    share. Score 'fennel' subtracts a cost that grows with load. Each pass improves the last cut.
+    Time is linear in edges and passes (Debian's 63,666 nodes and 623,076 entries in 2 to 8 parts:
+    0.1 s to 1 s).
 
     Methods: Stanton and Kliot, KDD 2012. Tsourakakis et al., WSDM 2014. Nishimura and Ugander, KDD
     2013 (restreaming).
 
     Args:
         *args, **kwargs: see `PartitionerBase`, and:
-        balance: constraints, quantities that parts share evenly: 'nodes' (of each type, the
-            default), 'edges', 'train', 'bytes', or names of node attributes.
-        slack: share by which a part may exceed the mean of each constraint (default: 0.03).
-        score: 'ldg' or 'fennel'. If None, 'ldg' for one constraint and 'fennel' for several.
+        balance: quantities that parts share evenly: 'nodes' (of each type, the default), 'edges',
+            'train', 'bytes', or names of node attributes.
+        slack: share by which a part may exceed the mean of each quantity (default: 0.03).
+        score: 'ldg' or 'fennel'. If None, 'ldg' for one quantity in `balance` and 'fennel' for
+            several.
         passes: passes over the nodes (default: 10).
         starts: random orders that are tried. The best cut is kept (default: 4).
 
@@ -65,7 +66,10 @@ class StreamPartitioner(StructuralPartitioner):
         self.passes, self.starts = passes, starts
 
     def cut(self, graph: Undirected) -> IntArray:
-        """Return the part of each node, from the start with the most even, then smallest cut.
+        """Return the part of each node of an undirected graph: [num_nodes] integers.
+
+        Several random orders of the nodes are tried. The best cut is the most even, then the
+        smallest.
 
         :meta private:
         """

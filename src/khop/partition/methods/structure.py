@@ -64,7 +64,9 @@ class StructuralPartitioner(MethodPartitioner):
 
     @abc.abstractmethod
     def cut(self, graph: Undirected) -> IntArray:
-        """Return the part of each node of the joined graph.
+        """Return the part of each node: [num_nodes] integers in [0, num_parts).
+
+        `graph` has the nodes of all types, type after type, and all edges in both directions.
 
         :meta private:
         """
@@ -72,16 +74,18 @@ class StructuralPartitioner(MethodPartitioner):
     def stream(
         self, graph: Undirected, labels: Int32Array, scores: Sequence[str], start: int
     ) -> float:
-        """Improve labels in place, in passes over the nodes.
+        """Improve a cut in place, in passes that move each node to the part that suits it best.
 
         Args:
-            graph: the joined graph.
-            labels: [num_nodes] int32 part of each node, `num_parts` for nodes without a part.
+            graph: the undirected graph of all node types.
+            labels: [num_nodes] int32 part of each node, `num_parts` for nodes without a part. It is
+                changed.
             scores: for each pass one of `SCORES`, or 'cut', which counts neighbours alone.
             start: index of the order in which nodes are visited.
 
         Returns:
-            Largest ratio of a part's load to its capacity, at least 1.0.
+            Largest ratio of a part's load to its capacity in any quantity of `balance`, at least
+            1.0.
 
         :meta private:
         """
@@ -99,7 +103,7 @@ class StructuralPartitioner(MethodPartitioner):
         return float(np.maximum(loads / np.maximum(capacities, 1), 1).max())
 
     def assign_nodes(self, node_type: NodeType) -> IntArray:
-        """Return the part of each node of a type. The first call cuts the graph, for all types."""
+        """Return [num_nodes] part of each node of a type. The first call cuts the whole graph."""
         if self._labels is None:
             if self.num_parts == 1:
                 labels: IntArray = np.zeros(self.constraints.weights.shape[1], np.int32)
@@ -111,7 +115,9 @@ class StructuralPartitioner(MethodPartitioner):
 
     @contextlib.contextmanager
     def undirected(self, clusters: NodeNumbering | None = None) -> Iterator[Undirected]:
-        """Make the joined graph, or the graph of clusters, in files if memory is too small.
+        """Make the undirected graph of all node types, and free it when the context ends.
+
+        It is in files if memory is too small. With `clusters`, its nodes are clusters of nodes.
 
         :meta private:
         """
@@ -130,7 +136,7 @@ class StructuralPartitioner(MethodPartitioner):
         return self.describe()
 
     def assignment_bytes(self) -> int:
-        """Estimate the memory of the cut. Edges that are in files are not counted."""
+        """Estimate the bytes of memory of the cut. Edges that are in files are not counted."""
         edges = 0 if self._is_large() else self._in_memory()
         return self.source.num_nodes * self.node_bytes + edges
 
@@ -142,12 +148,12 @@ class StructuralPartitioner(MethodPartitioner):
         return 2 * self.source.num_edges * (column + 4)
 
     def _is_large(self) -> bool:
-        """Return True if the edges take more than half of the memory that may be used."""
+        """Return True if the edges take more than half of the memory that the user allows."""
         memory = self.effort.memory
         return memory is not None and self._in_memory() > memory // 2
 
     def _in_memory(self) -> int:
-        """Return the bytes that the edges take in memory."""
+        """Return the bytes of memory that the undirected graph takes if it is not in files."""
         return self.source.num_edges * _EDGE_BYTES
 
     def describe(self) -> dict[str, Any]:
@@ -155,11 +161,14 @@ class StructuralPartitioner(MethodPartitioner):
 
 
 class Constraints(NamedTuple):
-    """Quantities that parts share evenly, as weights of the nodes of the joined graph.
+    """Quantities that parts share evenly, such as nodes or edges, as weights of nodes.
+
+    Nodes of all types are numbered together, type after type.
 
     Attributes:
-        names: description of each constraint, such as "nodes of type 'paper'".
-        weights: [num_constraints, num_nodes] int32, none below 0.
+        names: description of each quantity, such as "nodes of type 'paper'".
+        weights: [num_constraints, num_nodes] int32 amount of each quantity in each node, at least
+            0.
     """
 
     names: list[str]
@@ -167,13 +176,13 @@ class Constraints(NamedTuple):
 
     @classmethod
     def of(cls, source: GraphSource, balance: Sequence[str], edge_dir: EdgeDir) -> Constraints:
-        """Return the constraints that a user named in `balance`.
+        """Return the quantities to balance that a user named in `balance`.
 
         They are 'nodes' (of each type), 'edges' (in the direction `edge_dir`), 'train' (nodes of
         `train_mask`), 'bytes' (of attributes), or node attributes of integers or booleans.
 
         Raises:
-            ValueError: there is no constraint, one occurs twice, an attribute is unknown, or its
+            ValueError: `balance` is empty or has a name twice, an attribute is unknown, or its
                 values are no weights.
         """
         if isinstance(balance, str) or not balance or len(set(balance)) < len(list(balance)):
@@ -186,7 +195,7 @@ class Constraints(NamedTuple):
         return cls([name for name, _ in used], np.stack([_scaled(weights) for _, weights in used]))
 
     def capacities(self, num_parts: int, slack: float) -> Int64Array:
-        """Return [num_constraints, num_parts] int64 largest load that each part may have.
+        """Return the largest load that each part may have: [num_constraints, num_parts] int64.
 
         This is the mean load times 1 + `slack`, or the largest weight of a node if that is more.
         """
@@ -196,15 +205,18 @@ class Constraints(NamedTuple):
         return np.repeat(np.maximum(even, largest)[:, None], num_parts, axis=1)
 
     def loads(self, labels: Int32Array, num_parts: int) -> Int64Array:
-        """Return [num_constraints, num_parts] int64 loads. Label `num_parts` means no part."""
+        """Return each part's sum of weights, [num_constraints, num_parts] int64.
+
+        `labels` has the part of each node, or `num_parts` for nodes without a part.
+        """
         rows = [np.bincount(labels, of_each, num_parts + 1)[:num_parts] for of_each in self.weights]
         return np.stack(rows).astype(np.int64)
 
     def most_uneven(self) -> Int64Array:
-        """Return [num_nodes] int64 weights, at least 1, of the constraint hardest to balance.
+        """Return [num_nodes] int64 weights, all >= 1: the quantity that is hardest to balance.
 
-        METIS takes this constraint alone. In the hardest constraint, weights vary most about their
-        mean. Constraints that vary less come out nearly even.
+        METIS balances this quantity alone. Its weights vary most about their mean. Quantities that
+        vary less come out nearly even.
         """
         deviations = self.weights.std(axis=1) / np.maximum(self.weights.mean(axis=1), 1e-9)
         weights: Int64Array = self.weights[int(np.argmax(deviations))].astype(np.int64)
@@ -253,7 +265,11 @@ def _nodes(source: GraphSource) -> list[tuple[str, Int64Array]]:
 def _degrees(
     source: GraphSource, edge_dir: EdgeDir, in_bytes: bool = False
 ) -> dict[NodeType, Int64Array]:
-    """Return the number of edges that are stored with each node, or their bytes."""
+    """Return {node type: [num_nodes] number of edges that are stored with each node}.
+
+    `edge_dir` 'in' counts in-edges, and 'out' out-edges. With `in_bytes`, edges count by the bytes
+    of their attributes and ids.
+    """
     degrees = {t: np.zeros(node.count, np.int64) for t, node in source.nodes.items()}
     for (src, _, dst), edge in source.edges.items():
         node_type, ends = (dst, edge.dst) if edge_dir == "in" else (src, edge.src)
@@ -264,14 +280,14 @@ def _degrees(
 
 
 def _joined(source: GraphSource, values: dict[NodeType, Array]) -> Int64Array:
-    """Return values of all nodes, type after type, with 0 for types that have no values."""
+    """Join {node type: [num_nodes] values} in the order of types, with 0 for missing types."""
     return np.concatenate(
         [values.get(t, np.zeros(node.count, np.int64)) for t, node in source.nodes.items()]
     )
 
 
 def _scaled(weights: Int64Array) -> Int32Array:
-    """Return weights as int32. If one is too large, all are divided by a number and rounded up."""
+    """Return non-negative weights as int32. If one is too large, all are divided and rounded up."""
     largest = int(weights.max(initial=0))
     divisor = -(-largest // _MOST_WEIGHT) if largest > _MOST_WEIGHT else 1
     scaled: Int32Array = (-(-weights // divisor)).astype(np.int32)

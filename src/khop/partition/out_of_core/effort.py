@@ -1,6 +1,7 @@
-"""Workspaces of partitioners, and the identity by which a later run resumes an interrupted one.
+"""Opens the temporary storage of a partitioner, and finds what an interrupted run left.
 
-Imports no torch.
+A run resumes another if both have the same identity: all values that the result depends on. Imports
+no torch.
 """
 
 from __future__ import annotations
@@ -22,12 +23,15 @@ from khop.typing import Array
 
 
 def open_workspace(partitioner: PlannablePartitioner) -> Workspace:
-    """Return a workspace for a partitioner: a new one, or one that an interrupted equal run left.
+    """Open the storage in which a partitioner keeps edges between its steps.
+
+    If an interrupted run of the same input and options left storage, it is used, so that the run
+    resumes.
 
     Raises:
         ValueError: memory or disk do not suffice. The message states how much does.
-        ConnectionError: the cluster is unreachable.
-        BlockingIOError: another process works on an equal run.
+        ConnectionError: the Ray cluster of option `on` is unreachable.
+        BlockingIOError: another process runs the same input and options.
     """
     effort, output = partitioner.effort, Path(partitioner.output_dir).absolute()
     check_output(output, partitioner.overwrite)
@@ -53,9 +57,9 @@ def open_workspace(partitioner: PlannablePartitioner) -> Workspace:
 
 
 def left_overs(output: Path, tmp: Path | None = None) -> list[Path]:
-    """Return temporary folders that interrupted runs for an output left, if no process uses them.
+    """Return temporary folders of interrupted runs that wrote `output`. No process uses them.
 
-    Only this user's folders count, in the output's parent and, for stage files, in `tmp`.
+    Only folders of this user count. They are in the parent of `output` and, if not None, in `tmp`.
     """
     output = output.absolute()
     # A pattern that matches this name alone.
@@ -67,7 +71,10 @@ def left_overs(output: Path, tmp: Path | None = None) -> list[Path]:
 
 
 def identity_of(partitioner: PlannablePartitioner) -> dict[str, Any]:
-    """Return all values that the content of the folder, or of stage files, depends on."""
+    """Return the input and options of a partitioner, as values that can be written as JSON.
+
+    Runs with equal values write equal files.
+    """
     source, draws, effort = partitioner.source, partitioner.draws, partitioner.effort
     return {
         "output": os.fspath(Path(partitioner.output_dir).absolute()),
@@ -96,7 +103,7 @@ def _attrs(attrs: dict[str, RowStore]) -> dict[str, Any]:
 
 
 def content_identity(array: Array) -> list[object]:
-    """Return values that identify an array: its checksum, or path, size and time of its file."""
+    """Return values for JSON that identify an array: checksum, or its file's path, size, time."""
     about: list[object] = [str(array.dtype), list(array.shape)]
     mapped = file_region_of(array)
     if mapped is None:

@@ -14,11 +14,11 @@ _NO_ADDRESSES = ("auto", "local")
 
 
 def check_engine(on: str | None) -> None:
-    """Check an engine: 'ray' or 'ray:ADDRESS', or None for this machine.
+    """Check option `on`, the machines that partition: 'ray', 'ray:ADDRESS', or None for this one.
 
     Raises:
-        ValueError: `on` names no engine, or the cluster has no address.
-        ModuleNotFoundError: the engine is not installed.
+        ValueError: `on` is something else, or the cluster has no address.
+        ModuleNotFoundError: Ray is not installed.
     """
     if on is None:
         return

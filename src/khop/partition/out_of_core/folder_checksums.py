@@ -43,12 +43,12 @@ _PIECE = 1 << 20
 
 @dataclass(frozen=True)
 class ReadFile:
-    """Digests of a file, as far as the file has been read.
+    """Digests (SHA-256) of a file, as far as the file has been read. Part of a journal.
 
     Attributes:
         stamp: size, times of change, device and inode. If the stamp differs, the file is read anew.
-        ranges: digests of the ranges that have been read, from the first on.
-        whole: SHA-256 of all bytes, for folders of versions 1 and 2 if there are several ranges.
+        ranges: digests of the byte ranges that have been read, from the first on.
+        whole: digest of all bytes, for folders of versions 1 and 2 if there are several ranges.
     """
 
     stamp: Annotated[list[Word], ENTRIES]
@@ -58,7 +58,7 @@ class ReadFile:
 
 @dataclass
 class ChecksumJournal:
-    """Journal of a computation of checksums: digests of each file, by path."""
+    """Digests of files by path, from which an interrupted computation of checksums resumes."""
 
     format: Literal[1] = 1
     files: Annotated[dict[str, ReadFile], ENTRIES] = field(default_factory=dict)
@@ -83,7 +83,8 @@ class FileChecksums(NamedTuple):
 class FolderChecksums:
     """Computation of the checksums of a folder's files. Use as a context manager.
 
-    The journal is kept after an error or an interruption, and removed after success.
+    With `tmp`, digests are recorded in a journal, from which a later computation resumes. It is
+    kept after an error or an interruption, and removed after success.
 
     Args:
         folder: the folder.
@@ -213,7 +214,7 @@ class FolderChecksums:
 
 
 def _fits(known: ReadFile, nbytes: int) -> bool:
-    """Return True if the digests fit a file of `nbytes` bytes."""
+    """Return True if the recorded digests `known` can be of a file of `nbytes` bytes."""
     begun = min(nbytes, RANGE_BYTES * len(known.ranges))
     try:
         Written(begun, known.ranges)
@@ -224,7 +225,7 @@ def _fits(known: ReadFile, nbytes: int) -> bool:
 
 @dataclass
 class _Reading:
-    """File that threads are reading, and the digests so far."""
+    """File that threads are reading. `result` has its path, `known` digests of an earlier run."""
 
     result: FileChecksums
     descriptor: int = -1
@@ -239,7 +240,7 @@ class _Reading:
 
 
 def _hash_both_ways(descriptor: int, nbytes: int) -> tuple[list[str], str]:
-    """Return digests of a file's ranges, and the SHA-256 of all its bytes."""
+    """Return the digest of each byte range of an open file, and the digest of all its bytes."""
     ranges, whole, offset = RangeHash(), hashlib.sha256(), 0
     room = memoryview(bytearray(_PIECE))
     while offset < nbytes and (done := os.preadv(descriptor, [room], offset)):

@@ -26,7 +26,7 @@ _ARRAY = re.compile(r"\d{1,19}-\d{1,19}\.npy")
 
 @dataclass(frozen=True)
 class KeptArray:
-    """File of an array, and the checksum of its values."""
+    """Entry of the journal for a saved array: its file, and the checksum of its values."""
 
     file: str
     checksum: Word
@@ -38,7 +38,7 @@ class KeptArray:
 
 @dataclass(frozen=True)
 class FilledStage:
-    """State of the stage of the edge type that is being written."""
+    """Entry of the journal: the edge type that is being written (`key`), and its edges so far."""
 
     key: str
     filled: Filled
@@ -46,14 +46,15 @@ class FilledStage:
 
 @dataclass
 class Journal:
-    """State of a run.
+    """Progress of an interrupted partitioner, in a file from which a later run resumes.
 
     Attributes:
+        format: version of the journal.
         writes: how often the journal has been written.
-        arrays: files of the arrays that `Workspace.array` keeps, by name.
+        arrays: saved arrays, by name.
         done: edge types that are complete.
         stage: the edge type that is being written, or None.
-        complete, begun: {path: length and digests} of finished and unfinished files of the folder.
+        complete, begun: {path: length and digests} of finished and unfinished output files.
     """
 
     format: Literal[4] = 4
@@ -66,7 +67,7 @@ class Journal:
 
 
 def write_journal(folder: PrivateFolder, journal: object) -> None:
-    """Replace the journal of a folder, a dataclass, atomically once the new one is on the disk."""
+    """Replace the file with a run's state (a dataclass) in a folder, once it is on the disk."""
     with folder.create(_NEW) as opened:
         opened.write(json.dumps(to_json(journal)).encode())
         opened.flush()
@@ -76,10 +77,10 @@ def write_journal(folder: PrivateFolder, journal: object) -> None:
 
 
 def read_journal(folder: PrivateFolder, cls: type[AnyJournal]) -> AnyJournal | None:
-    """Read the journal of a work folder. If it is missing or no valid `cls`, return None.
+    """Read the journal in a folder as a dataclass `cls`. If it is missing or invalid, return None.
 
     Raises:
-        SecurityError: the journal is a link, or another user's.
+        SecurityError: the journal is a symbolic link, or another user's.
     """
     try:
         with folder.read(_NAME) as opened:

@@ -53,10 +53,11 @@ _MOST_COUNTERS = 16
 
 
 class ObjectStage(Stage):
-    """Stage whose blocks are objects in Ray's stores, one object per piece of the edge list.
+    """Edges of one type on a Ray cluster, split by blocks (ranges of rows) until they are sorted.
 
-    `references` are {block: a reference to one object per piece}. The object is None if the piece
-    has no edge in the block.
+    `columns` are {name: (dtype, shape of a row)}. `starts`: see `Stage`. `references` are {block: a
+    reference to one object per piece of the edge list}. The object is None if the piece has no edge
+    in the block.
     """
 
     def __init__(
@@ -68,7 +69,7 @@ class ObjectStage(Stage):
         self._held: tuple[int, list[Mapping[str, Array]]] = -1, []
 
     def keep(self, blocks: Sequence[Any]) -> None:
-        """Add the references of a piece: one for each block."""
+        """Add a piece of the edge list: `blocks` has one Ray reference per block."""
         for block, reference in enumerate(blocks):
             self._references[block].append(reference)
 
@@ -77,7 +78,7 @@ class ObjectStage(Stage):
         return ObjectStage(self._rows, self._starts, chosen)
 
     def read(self, block: int, name: str) -> Array:
-        """Return a column of a block. Its objects are held until the next block is read."""
+        """Return column `name` of a block's edges. Memory is freed when another block is read."""
         import ray
 
         if self._held[0] != block:
@@ -90,7 +91,9 @@ class ObjectStage(Stage):
 
 
 class RayWorkspace(Workspace):
-    """Workspace whose steps are tasks of a Ray cluster, which this process joins.
+    """Storage and execution of a partitioner's steps on a Ray cluster, as Ray tasks.
+
+    This process joins the cluster, as a context manager.
 
     Args:
         on: 'ray' or 'ray:ADDRESS', see `khop.partition.out_of_core.engines`.
@@ -143,7 +146,13 @@ class RayWorkspace(Workspace):
         split: Callable[[Workspace, Item], SplitPiece],
         items: Sequence[Item],
     ) -> Iterator[int]:
-        """Run `split` on items, keep the blocks in Ray's stores, and yield the bytes per item."""
+        """Run a task per piece of the edge list, which splits it. Yield the bytes of each piece.
+
+        Args:
+            stage: gets references to the split edges. The edges stay in Ray's object stores.
+            split: called in a task with the workspace and an item.
+            items: one for each piece.
+        """
         assert isinstance(stage, ObjectStage)
         with self._run(_blocks, "split", split, items, 1 + stage.num_blocks) as running:
             for _, (nbytes, *blocks) in running:
@@ -175,12 +184,14 @@ class RayWorkspace(Workspace):
         num_returns: int = 1,
         **options: Any,
     ) -> Iterator[Iterator[tuple[Item, Any]]]:
-        """Run a task per item. Iterate over items and references to results. Cancel tasks at exit.
+        """Run a Ray task per item. The iterator yields each item with references to its results.
+
+        Tasks that still run at exit are cancelled.
 
         Args:
             body: calls `function` in a task.
             name: name of the tasks, for Ray's tools.
-            function: sent to the cluster once, for all tasks.
+            function: called by `body`. It is sent to the cluster once, for all tasks.
             items: one for each task.
             num_returns: objects that a task returns.
             **options: further options of Ray's tasks.
@@ -209,7 +220,7 @@ class RayWorkspace(Workspace):
                 self._ray.wait(left, num_returns=len(left), timeout=_CANCEL_SECONDS)
 
     def _get(self, reference: Any) -> Any:
-        """Return an object, or raise the error that its task raised."""
+        """Return the object of a Ray reference. An error of its task is raised here."""
         try:
             return self._ray.get(reference)
         except self._ray.exceptions.RayTaskError as error:
@@ -228,7 +239,15 @@ class RayWorkspace(Workspace):
 def _task(
     version: str, body: Callable[..., Any], function: list[Any], memory: int, item: object
 ) -> Any:
-    """Call `body` in a process of Ray's, after a check that khop has the same version there."""
+    """Ray task: call `body` with an item, after a check that khop has the same version here.
+
+    Args:
+        version: version of khop in the user's process.
+        body: calls the function.
+        function: Ray reference of the function, in a list, so that Ray does not fetch it.
+        memory: bytes of memory for edges.
+        item: argument of the function.
+    """
     if version != __version__:
         raise RuntimeError(
             f"machine {socket.gethostname()} has khop {__version__}, but partitioning was started "
@@ -243,7 +262,7 @@ _latest: tuple[Any, Any] = (None, None)
 
 
 def _fetched(reference: Any) -> Any:
-    """Return the object of a reference. The latest one stays in memory for further tasks."""
+    """Return the object of a Ray reference. The latest one stays in memory for the next task."""
     global _latest  # noqa: PLW0603
     if _latest[0] != reference:
         import ray
@@ -261,7 +280,11 @@ def _result(
 def _blocks(
     split: Callable[[Workspace, Item], SplitPiece], workspace: Workspace, item: Item
 ) -> tuple[object, ...]:
-    """Split a piece. Return its bytes, then the columns of each block, or None for empty blocks."""
+    """Split a piece of the edge list by blocks of rows, in a Ray task.
+
+    Returns:
+        The piece's bytes, then for each block its columns by name, or None if it has no edges.
+    """
     piece = split(workspace, item)
     blocks = dict(piece.blocks())
     return piece.nbytes, *(blocks.get(block) for block in range(len(piece.counts)))
@@ -273,13 +296,17 @@ def _files(
     workspace: Workspace,
     item: Item,
 ) -> tuple[list[Result], dict[str, Written]]:
-    """Run a function that writes files. Return its results, and digests of the files."""
+    """Call a function that writes files of the folder, in a Ray task.
+
+    Returns:
+        The results of the function, and {path: length and digests} of the files.
+    """
     with AttemptWriter(folder) as writer:
         return list(function(writer, workspace, item)), writer.written
 
 
 def _join(on: str) -> tuple[Any, bool]:
-    """Join a cluster. Return module `ray`, and False if this process had joined before."""
+    """Join a Ray cluster. Return module `ray`, and False if this process had joined before."""
     check_engine(on)
     import ray
 

@@ -47,11 +47,11 @@ class ClusterEffort(NamedTuple):
 
 @dataclass(frozen=True)
 class Effort:
-    """Memory, disk and threads that a partitioner may use.
+    """Memory, disk, threads and machines that a user allows a partitioner.
 
     Attributes:
-        memory: bytes. If None, edges are kept in memory.
-        tmp: folder of stage files. If None, the output's parent.
+        memory: bytes. If None, edges are kept in memory without a limit.
+        tmp: folder of temporary files with edges. If None, the output's parent.
         jobs: threads. If None, one per core, at most 8.
         clean: first remove the temporary folders of interrupted runs.
         on_plan: called with the plan, before anything is written.
@@ -76,6 +76,8 @@ class Effort:
         on: str | None = None,
     ) -> Effort:
         """Check a user's options, and create the limits from them.
+
+        `PartitionOptions` explains them.
 
         Raises:
             ValueError: `memory` or `jobs` is out of range, `tmp` comes without `memory`, or `on`
@@ -142,7 +144,7 @@ class PlannedType:
 
     @classmethod
     def of(cls, name: str, count: int, attrs: Mapping[str, RowStore]) -> PlannedType:
-        """Describe a type of a source.
+        """Describe the nodes or edges of one type: name, number, and attributes by name.
 
         :meta private:
         """
@@ -169,10 +171,10 @@ class Plan:
         state_bytes: bytes that grow with the number of nodes: parts, new ids, row pointers.
         assignment_bytes: bytes that the method takes to assign nodes.
         buffer_bytes: least bytes that buffers take.
-        edge_bytes: bytes of the edges in memory or in stage files, in the step that takes most.
+        edge_bytes: bytes of the edges in memory or in temporary files, in the step that takes most.
         read_bytes: bytes that are read: the input, with edges counted twice.
         output_bytes: bytes of the folder.
-        stage_folder, output_folder: folders of the stage files and of the output.
+        stage_folder, output_folder: folders of temporary files (stage files) and of the output.
         jobs: threads.
 
     Example:
@@ -198,7 +200,7 @@ class Plan:
 
     @classmethod
     def of(cls, partitioner: PlannablePartitioner) -> Plan:
-        """Return the plan of a partitioner.
+        """Estimate the memory, disk and time that a partitioner will take.
 
         :meta private:
         """
@@ -259,17 +261,17 @@ class Plan:
 
     @property
     def stage_bytes(self) -> int:
-        """Bytes of stage files, 0 if `memory` is None."""
+        """Bytes of temporary files with edges. 0 if edges are kept in memory."""
         return 0 if self.memory is None else self.edge_bytes
 
     @property
     def seconds(self) -> float:
-        """Estimated seconds, without the assignment of nodes."""
+        """Estimated seconds of cutting and writing. Assigning nodes to parts is not included."""
         moved = self.read_bytes + 2 * self.stage_bytes + self.output_bytes
         return self.num_edges * _SECONDS_PER_EDGE + moved * _SECONDS_PER_BYTE
 
     def check_memory(self) -> None:
-        """Raise ValueError if the memory that may be used does not suffice."""
+        """Raise ValueError if `memory` is too small for nodes, buffers or the assignment."""
         if self.memory is None:
             return
         least = self.state_bytes + self.buffer_bytes
@@ -289,10 +291,10 @@ class Plan:
             )
 
     def check_disk(self, begun: Sequence[Path] = ()) -> None:
-        """Raise ValueError if a disk has no space for the files.
+        """Raise ValueError if a disk has no space for the temporary files or the output.
 
         Args:
-            begun: stage folder and unfinished output of an earlier run, whose files are kept.
+            begun: temporary folder and unfinished output of an earlier run, whose files are kept.
         """
         stage, output = (_used(path) for path in begun) if begun else (0, 0)
         needed: dict[int, tuple[Path, int]] = {}
@@ -314,7 +316,7 @@ class Plan:
                 )
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the plan as values for JSON."""
+        """Return all attributes and properties, as values that can be written as JSON."""
         return {
             **asdict(self),
             "stage_bytes": self.stage_bytes,
@@ -367,7 +369,7 @@ class Plan:
 
 
 def _command_line_name(class_name: str) -> str:
-    """Return a partitioner's name on the command line, as 'cluster-metis'."""
+    """Return the name of a partitioner class on the command line, such as 'cluster-metis'."""
     words = re.findall(r"[A-Z][a-z0-9]*|.+", class_name.removesuffix("Partitioner"))
     return "-".join(words).lower()
 

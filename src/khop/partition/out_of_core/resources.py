@@ -1,6 +1,6 @@
-"""Memory and threads of a partitioner, and sizes of pieces and blocks that fit this memory.
+"""Memory and threads of a partitioner, and division of edges into portions that fit this memory.
 
-Imports no torch.
+A piece is a range of the edge list. A block is a range of rows of one part. Imports no torch.
 """
 
 from __future__ import annotations
@@ -55,22 +55,22 @@ class Resources:
 
     @property
     def in_flight(self) -> int:
-        """Number of pieces in memory at a time: one per thread, and one that is being written."""
+        """Number of pieces of the edge list in memory: one per thread, and one being written."""
         return 1 if self.jobs == 1 else self.jobs + 1
 
     @property
     def counters(self) -> int:
-        """Number of threads that count edges, each with counters of its own."""
+        """Number of threads that count edges. Each has an array of counts of its own."""
         return self.jobs if self.memory is None else 1
 
     def share(self) -> int:
-        """Return the bytes that each piece in flight may take."""
+        """Return the bytes of memory that each piece of the edge list in memory may take."""
         if self.memory is None:
             return _CACHED_BYTES
         return int(_USED * self.memory) // self.in_flight
 
     def pieces(self, num_edges: int, edge_bytes: int) -> list[tuple[int, int]]:
-        """Return first edge and length of each piece of an edge list.
+        """Divide an edge list into pieces that fit the memory: first edge and length of each.
 
         An edge takes `edge_bytes` of memory while its piece is worked on.
         """
@@ -80,7 +80,7 @@ class Resources:
         return [(first, min(step, num_edges - first)) for first in range(0, num_edges, step)]
 
     def block_edges(self, edge_bytes: int, num_edges: int) -> int:
-        """Return the most edges of a block, if an edge takes `edge_bytes` while it is sorted."""
+        """Return the most edges that fit in memory to be sorted, if each takes `edge_bytes`."""
         fitting = max(1, self.share() // edge_bytes)
         if self.memory is None:
             return min(_CACHED_EDGES, fitting)
@@ -89,7 +89,10 @@ class Resources:
     def in_order(
         self, function: Callable[[Item], Result], items: Sequence[Item]
     ) -> Iterator[Result]:
-        """Yield the results of a function in the order of items, while threads work ahead."""
+        """Call a function on each item in threads, and yield the results in the order of the items.
+
+        Threads work ahead of the consumer by as many items as there are threads.
+        """
         if self.jobs == 1 or len(items) == 1:
             yield from map(function, items)
             return
@@ -135,10 +138,10 @@ def block_bounds(indptr: IntArray, parts: Sequence[int], most_edges: int) -> Int
 def row_pointers(
     counts: Iterable[npt.NDArray[AnyInt]], report: Callable[[int], None]
 ) -> npt.NDArray[AnyInt]:
-    """Add up counts of the edges of each row, and return the row pointers.
+    """Add up the numbers of edges per row, and return CSR row pointers [num_rows + 1].
 
-    Each array has [num_rows + 1] integers: a zero, then edges per row. The first array is
-    overwritten. `report` gets the number of arrays that have been added.
+    `counts` yields one array per thread or task: a zero, then the edges of each row. The first
+    array is overwritten. `report` is called with the number of arrays added so far.
     """
     indptr: npt.NDArray[AnyInt] | None = None
     for done, more in enumerate(counts, 1):

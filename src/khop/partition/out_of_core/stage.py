@@ -1,7 +1,8 @@
-"""Stage: the edges of one type between splitting and sorting, in memory or in files.
+"""Stages: storage of the edges of one type until they are sorted, in memory or in files.
 
-A block is a range of rows. The edges of a block are contiguous, in the order of the edge list, so
-that sorting block after block sorts all edges. Imports no torch.
+A partitioner first splits the edge list by blocks, which are ranges of rows. A block's edges are
+contiguous and keep the order of the edge list. Sorting block after block then sorts all edges.
+Imports no torch.
 """
 
 from __future__ import annotations
@@ -29,20 +30,20 @@ ANEW = "nothing of it is kept; run the same again to begin anew"
 
 
 class Column(Protocol):
-    """Array with one entry per edge, block after block: row, neighbour, id or attribute."""
+    """Array with one entry per edge (row, neighbour, id or attribute), block of rows by block."""
 
     def write(self, first: int, rows: Array) -> None:
-        """Write rows from `first` on."""
+        """Write `rows` into the column, from position `first` on."""
 
     def read(self, first: int, last: int) -> Array:
-        """Return the rows from `first` to before `last`."""
+        """Return the entries from position `first` to before `last`."""
 
     def discard(self) -> None:
         """Free the memory or disk space. The column cannot be read afterwards."""
 
 
 class MemoryColumn:
-    """Column in memory. Raises MemoryError if memory does not suffice."""
+    """Column of edges in memory. It raises MemoryError if memory does not suffice."""
 
     def __init__(self, dtype: np.dtype[Any], count: int) -> None:
         # NumPy would ask for huge pages. If memory is full of cached files, the system moves them
@@ -68,11 +69,11 @@ class MemoryColumn:
 
 
 class FileColumn:
-    """Column in a file of a folder. An existing file keeps its content.
+    """Column of edges in a file. An existing file keeps its content, so that a run can resume.
 
     Raises:
         OSError: the disk has no space for the file.
-        SecurityError: another user has made the file, or it is a link.
+        SecurityError: another user has made the file, or it is a symbolic link.
     """
 
     def __init__(
@@ -119,7 +120,7 @@ class FileColumn:
         return rows
 
     def sync(self) -> None:
-        """Wait until everything written is on the disk."""
+        """Flush the file to the disk."""
         with explained(self.path, "all"):
             os.fsync(self._file)
 
@@ -132,7 +133,7 @@ class FileColumn:
 
 
 def explained(path: Path, content: str) -> AbstractContextManager[None]:
-    """Add file name, free space and advice to the error of a failed write of `content`."""
+    """Context that adds the file, its `content`, free space and advice to an error of writing."""
     return explained_write(
         f"write {content} of stage file '{path}'",
         path if path.is_dir() else path.parent,
@@ -141,11 +142,11 @@ def explained(path: Path, content: str) -> AbstractContextManager[None]:
 
 
 class SplitPiece(NamedTuple):
-    """Piece of the edge list, with its edges sorted by block.
+    """Range of the edge list, with its edges sorted by block. A block is a range of rows.
 
     Attributes:
         counts: [num_blocks] int64 number of edges of each block.
-        columns: name -> one row for each edge.
+        columns: name -> array with one entry per edge: row, neighbour, id or attribute.
     """
 
     counts: Int64Array
@@ -156,7 +157,7 @@ class SplitPiece(NamedTuple):
         return sum(column.nbytes for column in self.columns.values())
 
     def blocks(self) -> Iterator[tuple[int, dict[str, Array]]]:
-        """Yield index and columns of each block that has edges."""
+        """Yield, for each block that has edges, its index and its columns by name."""
         ends = np.cumsum(self.counts)
         for block in np.flatnonzero(self.counts).tolist():
             last = int(ends[block])
@@ -170,14 +171,18 @@ ENTRIES = AtMost(1 << 40)
 
 @dataclass
 class Filled:
-    """Content of a stage: number of pieces, end of each block, checksums by column and block."""
+    """State of a stage that is partly filled, from which a later run resumes.
+
+    `pieces` is the number of pieces of the edge list that it has. `cursors` are positions after the
+    last edge of each block. `checksums` has one per column and block.
+    """
 
     pieces: Id
     cursors: Annotated[list[Id], ENTRIES]
     checksums: dict[str, Annotated[list[Word], ENTRIES]]
 
     def check(self, columns: Iterable[str], starts: Int64Array) -> None:
-        """Raise ValueError if this content does not fit the columns and blocks of a stage."""
+        """Raise ValueError if this state is of other columns or blocks (first edges `starts`)."""
         blocks = len(starts) - 1
         lengths = {name: len(sums) for name, sums in self.checksums.items()}
         cursors = np.array(self.cursors, np.int64)
@@ -190,12 +195,12 @@ class Filled:
 
 
 class Stage:
-    """Edges of one type, split by blocks of rows.
+    """Storage of the edges of one type, split by blocks (ranges of rows), until they are sorted.
 
     Args:
         columns: columns by name: `ROW`, `COLUMN`, `EDGE_ID`, and attributes if they are staged.
         starts: [num_blocks + 1] int64, the first edge of each block.
-        filled: content that an earlier run left. If None, the stage is empty.
+        filled: state that an interrupted run left. If None, the stage is empty.
 
     Raises:
         ValueError: `filled` does not fit the columns or blocks.
@@ -212,7 +217,7 @@ class Stage:
         self.filled = filled or Filled(0, starts[:-1].tolist(), {n: [0] * blocks for n in columns})
 
     def append(self, piece: SplitPiece) -> None:
-        """Add a piece to its blocks.
+        """Add a piece of the edge list, whose edges are sorted by block, to the blocks.
 
         Raises:
             OSError: the disk has no space for the piece.
@@ -234,12 +239,16 @@ class Stage:
         self.filled.pieces += 1
 
     def of(self, blocks: range) -> Stage:
-        """Return a stage that holds at least these blocks, under the same indices."""
+        """Return a stage with at least these blocks, at the same indices, for another machine."""
         del blocks
         return self
 
     def read(self, block: int, name: str) -> Array:
-        """Return a column of a block. Raise ValueError if a stage file has changed."""
+        """Return column `name` of a block's edges.
+
+        Raises:
+            ValueError: the file has changed since it was written.
+        """
         column = self.columns[name]
         rows = column.read(int(self._starts[block]), int(self._starts[block + 1]))
         if isinstance(column, FileColumn) and (
@@ -251,5 +260,5 @@ class Stage:
         return rows
 
     def ends(self, block: int) -> tuple[IntArray, IntArray, IntArray]:
-        """Return of a block's edges: row in the block, neighbour, index in the list."""
+        """Return arrays of a block's edges: row in the block, neighbour, index in the edge list."""
         return self.read(block, ROW), self.read(block, COLUMN), self.read(block, EDGE_ID)

@@ -64,17 +64,17 @@ _STEP = 1 << 20
 
 
 class Workspace:
-    """Workspace in memory. A run that was interrupted starts over.
+    """Storage of a partitioner between its steps, and the threads that run them. In memory.
 
-    `in_order`, `fill` and `write` run functions on items: here in threads, in subclasses also on
-    other machines. So functions get the workspace of their machine, and all other data, as
-    arguments.
+    After an interruption, nothing is left: a run starts over. `in_order`, `fill` and `write` call
+    functions on items in threads. Subclasses also call them on other machines. So a function gets
+    all data as arguments, and the workspace of the machine that it runs on.
 
     Attributes:
-        stages_attrs: True if attributes of edges are split with the edges, which reads their files
-            sequentially. If False, attributes are gathered block by block.
+        stages_attrs: True if edge attributes are split together with the edges, which reads their
+            files sequentially. If False, they are gathered when a block of rows is sorted.
         releases_pages: True if mapped pages are released once they have been read.
-        unfinished: files of the folder that an earlier run wrote. None for data in memory.
+        unfinished: output files that an interrupted run wrote. None for data in memory.
     """
 
     stages_attrs = False
@@ -100,13 +100,13 @@ class Workspace:
 
     @property
     def counters(self) -> int:
-        """Number of functions that count edges at a time, each with counters of its own."""
+        """Number of functions that count edges at a time, each with counts of its own."""
         return self.resources.counters
 
     def in_order(
         self, function: Callable[[Workspace, Item], Result], items: Sequence[Item]
     ) -> Iterator[Result]:
-        """Yield the results of a function, in the order of items."""
+        """Call function(workspace, item) for each item, in threads. Yield the results in order."""
         return self.resources.in_order(partial(function, self), items)
 
     def fill(
@@ -115,7 +115,16 @@ class Workspace:
         split: Callable[[Workspace, Item], SplitPiece],
         items: Sequence[Item],
     ) -> Iterator[int]:
-        """Add the results of `split` to a stage, in the order of items. Yield the bytes of each."""
+        """Split an edge list, piece by piece, and add the pieces to a stage, the storage of edges.
+
+        Args:
+            stage: storage of the edges of one type.
+            split: called as split(workspace, item) in threads. It returns an item's edges.
+            items: pieces of the edge list.
+
+        Yields:
+            The bytes of each piece, in order.
+        """
         for piece in self.in_order(split, items):
             stage.append(piece)
             yield piece.nbytes
@@ -126,9 +135,14 @@ class Workspace:
         items: Iterable[Item],
         take: Callable[[Item, Result], None] = lambda item, result: None,
     ) -> Iterator[Item]:
-        """Run a function that writes files of the folder. Yield each item once it is written.
+        """Call a function that writes output files, once per item.
 
-        take(item, result) is called for each result of function(writer, workspace, item), at once.
+        Yield each item once it is written.
+
+        Args:
+            function: called as function(writer, workspace, item), in order.
+            items: for example, parts.
+            take: called as take(item, result) for each result of the function, at once.
         """
         for item in items:
             for result in function(self._writer, self, item):
@@ -136,17 +150,26 @@ class Workspace:
             yield item
 
     def array(self, name: str, make: Callable[[], AnyArray], changes: bool = False) -> AnyArray:
-        """Make an array, unless an earlier run kept it. If it `changes`, later values are kept."""
+        """Return the array `name` that an interrupted run saved, or make it. It is saved.
+
+        With `changes`, the caller changes the array later. The changed values are then saved, too.
+        """
         return make()
 
     def column(self, name: str, dtype: np.dtype[Any], count: int) -> Column:
-        """Return a new column of `count` rows, which later runs do not resume."""
+        """Return a new array in memory or a file, which is not kept for a run that resumes."""
         del name
         return MemoryColumn(dtype, count)
 
     @contextlib.contextmanager
     def stage(self, key: str, columns: Columns, starts: Int64Array) -> Iterator[Stage]:
-        """Open the stage of an edge type. `starts` is [num_blocks + 1] first edges of blocks."""
+        """Open the storage of an edge type's edges until they are sorted, as a context.
+
+        Args:
+            key: name of the edge type.
+            columns: dtype and shape of the data of an edge, by name.
+            starts: [num_blocks + 1] int64 first edge of each block of rows.
+        """
         del key
         count = int(starts[-1])
         yield Stage(
@@ -154,15 +177,15 @@ class Workspace:
         )
 
     def is_done(self, key: str) -> bool:
-        """Return True if all files of an edge type have been written."""
+        """Return True if all output files of an edge type have been written. `key` is its name."""
         del key
         return False
 
     def done(self, key: str) -> None:
-        """Record that all files of an edge type have been written."""
+        """Record that all output files of an edge type have been written. `key` is its name."""
 
     def release(self, read: EdgeSource | RowStore) -> None:
-        """Release mapped pages that have been read, if `releases_pages`."""
+        """Release the mapped pages of an edge list or attribute, if `releases_pages`."""
         if not self.releases_pages:
             return
         read.release()
@@ -171,19 +194,28 @@ class Workspace:
                 feature.release()
 
     def checkpoint(self, nbytes: int) -> None:
-        """Count bytes that were written. Save the state of the run every 512 MiB."""
+        """Record that `nbytes` were written. A workspace on disk saves its state every 512 MiB."""
 
     def check_rows(self, edge_type: EdgeType, indptr: IntArray, most: int, width: int) -> None:
-        """Raise ValueError if a row has more than `most` edges, too many to sort in memory."""
+        """Raise ValueError if a row has too many edges to be sorted in the memory that is allowed.
+
+        Args:
+            edge_type: the edge type.
+            indptr: [num_rows + 1] row pointers.
+            most: most edges of a row that fit.
+            width: bytes of memory that an edge takes.
+        """
 
 
 class DiskWorkspace(Workspace):
-    """Workspace in a folder, which one process uses at a time.
+    """Storage of a partitioner between its steps, in a folder, so that a killed run can resume.
+
+    One process uses the folder at a time.
 
     Args:
         resources: memory and threads.
-        folder: folder of stage files, which is made if it does not exist.
-        name: name of the run, see `run_name`.
+        folder: folder of temporary files, which is made if it does not exist.
+        name: name of the run, from `run_name`: the same for runs that may resume one another.
         output: path of the partition folder.
 
     Raises:
@@ -247,7 +279,10 @@ class DiskWorkspace(Workspace):
 
     @contextlib.contextmanager
     def stage(self, key: str, columns: Columns, starts: Int64Array) -> Iterator[Stage]:
-        """Open the stage of an edge type. If no error occurs, its files are removed at the end."""
+        """Open the storage of the edges of a type, named `key`. `columns`, `starts`: see `Stage`.
+
+        Without an error, its files are removed at the end.
+        """
         known = self._journal.stage
         filled = None if known is None or known.key != key else known.filled
         opened = {
@@ -279,7 +314,7 @@ class DiskWorkspace(Workspace):
             self._save()
 
     def _save(self) -> None:
-        """Flush all written data to the disk, then replace the journal."""
+        """Flush all written data to the disk, then replace the journal, which a later run reads."""
         self._unsaved = 0
         self._writer.sync()
         journal = self._journal
@@ -299,7 +334,7 @@ class DiskWorkspace(Workspace):
             self.folder.unlink(old, missing_ok=True)
 
     def _save_arrays(self) -> list[str]:
-        """Write arrays that have changed to new files, and return the old files."""
+        """Save arrays that have changed to new files. Return paths of the old files."""
         replaced = []
         for i, (name, array) in enumerate(self._arrays.items()):
             known = self._journal.arrays.get(name)
@@ -334,7 +369,7 @@ def run_name(run: object) -> str:
 
 
 def _is_there(temporary: Path, journal: Journal) -> bool:
-    """Return True if all files that a journal names exist, with at least the recorded lengths."""
+    """Return True if all files that a journal names exist, as long as it records, or longer."""
     files = {**journal.complete, **journal.begun}
     if not files:
         return True

@@ -36,12 +36,12 @@ _BALL = 100  # nodes of a sample per start node
 
 @dataclass(frozen=True)
 class Compared:
-    """Report of one method's cut, and its time.
+    """One method's result in `compare_methods`: a report of its cut, and its time.
 
     Attributes:
         method: name of the method.
-        seconds: time to assign all nodes and to choose copies.
-        report: report of the cut.
+        seconds: seconds to assign all nodes and to choose copies.
+        report: edges between parts, sizes of parts and remote rows.
 
     Example:
         >>> compared = compare_methods(data, 2, ["random"], num_neighbors=[2], batch_size=2)
@@ -56,7 +56,7 @@ class Compared:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Cuts of one graph by several methods.
+    """Result of `compare_methods`: cuts of one graph by several methods.
 
     Attributes:
         nodes: nodes of the graph, or of the sample.
@@ -74,7 +74,7 @@ class Comparison:
     methods: list[Compared]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all reports, for JSON."""
+        """Return all methods' reports as values that can be written as JSON."""
         return {
             "nodes": self.nodes,
             "edges": self.edges,
@@ -85,7 +85,7 @@ class Comparison:
         }
 
     def __str__(self) -> str:
-        """Return a table with a line for each method."""
+        """Return a table as text, with a line of figures for each method."""
         names = list(self.methods[0].report.balances)
         head = ["method", "cut", *(f"{name} max/mean" for name in names)]
         table = [[*head, "halo", "remote", "without copies", "seconds"]]
@@ -175,7 +175,11 @@ def compare_methods(
 
 
 def _resolved(methods: Sequence[str], options: dict[str, Any]) -> list[tuple[str, str | None]]:
-    """Split names such as 'frequency+metis' into method and base, and check all options."""
+    """Split each name such as 'frequency+metis' into method and option `base` (None without '+').
+
+    Raises:
+        ValueError, TypeError: a method is unknown, or no method has one of the options.
+    """
     if not methods:
         raise ValueError("methods must name at least one method (got none)")
     resolved, known = [], {"num_neighbors", "batch_size", "seeds"}
@@ -197,7 +201,10 @@ def _resolved(methods: Sequence[str], options: dict[str, Any]) -> list[tuple[str
 
 
 def _new_seeds(partitioner: PartitionerBase, seeds: SeedNodes) -> tuple[int, Int64Array] | None:
-    """Return (index of the seeds' node type, [n] new ids), or None if the type is not known."""
+    """Return the training seeds in new ids: (index of their node type, [n] new ids).
+
+    `seeds` is the user's argument. If None and the trained type is not known, return None.
+    """
     source = partitioner.source
     if seeds is None and source.heterogeneous:
         try:
@@ -210,7 +217,7 @@ def _new_seeds(partitioner: PartitionerBase, seeds: SeedNodes) -> tuple[int, Int
 
 
 def sampled(source: GraphSource, count: int, seed: int) -> GraphSource:
-    """Return the subgraph of about `count` nodes around random nodes, with all attributes."""
+    """Return a subgraph of about `count` nodes, in balls around random nodes, with attributes."""
     if count < 1:
         raise ValueError(f"sample must be a number of nodes above 0 (got {count})")
     graph = undirected(source).whole()

@@ -1,4 +1,4 @@
-"""Graph after a cut: the rows of all parts in new ids, which reports count and sample."""
+"""Graph after a cut, as neighbour lists in new ids, which number nodes part after part."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from khop.typing import EdgeType, Int64Array, IntArray
 
 
 class CutNodes(NamedTuple):
-    """Nodes of a type.
+    """Nodes of one type after a cut. New ids number them part after part.
 
     Attributes:
         bounds: [num_parts + 1] bounds of the parts' ranges of new ids.
@@ -34,11 +34,13 @@ class CutNodes(NamedTuple):
 
 
 class CutEdges(NamedTuple):
-    """Edges of a type, as rows of all parts in new ids.
+    """Edges of one type after a cut, as CSR rows of all parts, in new ids.
+
+    A row has the neighbours of a node in the direction of sampling.
 
     Attributes:
         edge_type: the edge type.
-        neighbors, rows: indices of the node types of neighbours and of rows.
+        neighbors, rows: indices in `CutGraph.nodes` of the neighbours' type and of the rows' type.
         indptr: [num_rows + 1] row pointers.
         indices: [num_edges] new ids of neighbours.
         row_bytes: bytes of an edge's attributes.
@@ -53,14 +55,17 @@ class CutEdges(NamedTuple):
 
 
 class CutGraph(NamedTuple):
-    """Graph after a cut, in new ids."""
+    """Graph after a cut, with new ids that number nodes part after part.
+
+    `nodes` and `edges` have one entry per type. `CutReport.of_cut` counts its edges.
+    """
 
     num_parts: int
     nodes: list[CutNodes]
     edges: list[CutEdges]
 
     def typed_rows(self) -> TypedRows:
-        """Return the rows for sampling, with the original ids by which random draws are keyed."""
+        """Return neighbour lists for sampling. Draws depend on original ids, as in training."""
         csrs = [
             _native.Csr(e.indptr, e.indices, np.ascontiguousarray(self.nodes[e.rows].originals))
             for e in self.edges
@@ -69,12 +74,12 @@ class CutGraph(NamedTuple):
         return TypedRows([nodes.bounds[-1] for nodes in self.nodes], relations, csrs)
 
     def neighbors(self, edges: CutEdges, part: int) -> IntArray:
-        """Return the neighbour's new id for each edge that a part has of a type."""
+        """Return the neighbour's new id of each edge of a type in a part: [n] integers."""
         low, high = edges.indptr[self.nodes[edges.rows].bounds[part : part + 2]]
         return edges.indices[int(low) : int(high)]
 
     def bytes_of(self, part: int) -> int:
-        """Return the bytes of a part's rows, edges and copies, ids included."""
+        """Return the bytes of a part: its nodes' and edges' attributes, ids, and copies."""
         total = 0
         for nodes in self.nodes:
             width = narrowest_int(nodes.bounds[-1]).itemsize
@@ -87,7 +92,9 @@ class CutGraph(NamedTuple):
 
     @classmethod
     def of_folder(cls, folder: PartitionFolder) -> CutGraph:
-        """Read a folder with local parts. Several parts take 4 or 8 bytes of memory per edge.
+        """Read the graph of a folder, all parts of which are on this machine.
+
+        Several parts take 4 or 8 bytes of memory per edge.
 
         Raises:
             FolderError, IndexError, ValueError: a part is missing or damaged.

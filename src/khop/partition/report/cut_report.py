@@ -30,7 +30,7 @@ _MATRIX_PARTS = 16  # a larger matrix is not printed
 
 @dataclass(frozen=True)
 class BatchRows:
-    """Mean rows of a part's batches, by location.
+    """Mean numbers of node rows per batch of a part, by location.
 
     Attributes:
         batches: number of batches that were drawn, 0 if the part has no seeds.
@@ -51,7 +51,7 @@ class BatchRows:
 
     @property
     def total(self) -> float:
-        """Mean rows of a batch."""
+        """Mean number of rows per batch: local, cached and remote."""
         return self.local + self.cached + self.remote
 
 
@@ -98,7 +98,9 @@ class CutReport:
         seed_type: NodeType | None = None,
         batches: int = 8,
     ) -> CutReport:
-        """Report on a folder with all parts on this machine.
+        """Count the edges between parts of a folder, and rows of batches.
+
+        All parts are on this machine.
 
         Args:
             folder: the folder.
@@ -125,9 +127,14 @@ class CutReport:
         batch_size: int = 1024,
         batches: int = 8,
     ) -> CutReport:
-        """Report on a cut graph.
+        """Count the edges between parts of a cut graph, and rows of batches.
 
-        `seeds`: (index of the node type, [n] new ids). If None, no batches are drawn.
+        Args:
+            graph: the cut graph.
+            seeds: (index of the node type, [n] new ids). If None, no batches are drawn.
+            num_neighbors: fan-out of each hop, or {edge type: fan-outs}, or a sampling method.
+            batch_size: seeds per batch.
+            batches: number of batches that are drawn from each part's seeds.
 
         :meta private:
         """
@@ -165,12 +172,18 @@ class CutReport:
 
     @property
     def remote(self) -> float | None:
-        """Share of a batch's rows that come from other parts, as a mean over parts with seeds."""
+        """Share of a batch's node rows that come from other parts, as a mean over parts with seeds.
+
+        None if no batches were drawn.
+        """
         return self._share(lambda rows: rows.remote)
 
     @property
     def remote_without_copies(self) -> float | None:
-        """Share of a batch's rows that would come from other parts if parts kept no copies."""
+        """Share of a batch's node rows that would be remote without copies.
+
+        None without batches.
+        """
         return self._share(lambda rows: rows.remote + rows.cached)
 
     def _share(self, count: Callable[[BatchRows], float]) -> float | None:
@@ -179,18 +192,21 @@ class CutReport:
 
     @property
     def balances(self) -> dict[str, float]:
-        """Largest part divided by the mean, for nodes, edges, seeds and bytes."""
+        """Largest part divided by the mean part (1.0 is even), of nodes, edges, seeds and bytes."""
         parts = {"nodes": self.nodes, "edges": self.edges, "seeds": self.seeds, "bytes": self.bytes}
         return {name: balance(counts) for name, counts in parts.items() if counts is not None}
 
     @property
     def replication(self) -> float:
-        """Nodes of all parts and of their one-hop halos, divided by the number of nodes."""
+        """Nodes of all parts and of their halos, divided by the number of nodes in the graph.
+
+        The halo of a part is the nodes of other parts that are neighbours of its nodes.
+        """
         total = sum(self.nodes)
         return (total + sum(self.halo)) / total if total else 1.0
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all attributes and properties, for JSON."""
+        """Return all attributes and properties, as values that can be written as JSON."""
         return {
             **asdict(self),
             "balances": self.balances,
@@ -215,7 +231,7 @@ class CutReport:
         return "\n\n".join(tables)
 
     def _part_rows(self) -> list[list[str]]:
-        """Return the lines of the table of parts, with the header first."""
+        """Return the lines of the printed table of parts, as texts, with the header first."""
         head = ["part", "nodes", "edges", "seeds", "bytes", "halo"]
         head += ["rows per batch", "local", "copied", "remote", "without copies"]
         table = [head]
@@ -264,7 +280,7 @@ def _halo(graph: CutGraph, part: int) -> int:
 
 
 def _by_part(graph: CutGraph, seed_type: int, ids: Int64Array) -> list[Int64Array]:
-    """Return the new ids of each part's seeds, in the order of their original ids."""
+    """Return the new ids of each part's seeds, sorted by original id."""
     nodes = graph.nodes[seed_type]
     ids = ids[np.argsort(nodes.originals[ids], kind="stable")]
     owners = np.searchsorted(nodes.bounds, ids, side="right") - 1
@@ -279,7 +295,11 @@ def _batch_rows(
     batch_size: int,
     batches: int,
 ) -> list[BatchRows]:
-    """Draw batches of each part's seeds, and count their rows by location."""
+    """Draw batches of each part's seeds, and return their mean numbers of rows by location.
+
+    `seeds` has new ids for each part, of the type with index `seed_type`. `fanouts` has the
+    fan-outs of each edge type.
+    """
     rows, of_parts = graph.typed_rows(), []
     for part, ids in enumerate(seeds):
         held = [np.zeros(nodes.bounds[-1], bool) for nodes in graph.nodes]
@@ -299,7 +319,10 @@ def _batch_rows(
 def _seeds_of_folder(
     folder: PartitionFolder, seed_type: NodeType | None
 ) -> tuple[int, Int64Array] | None:
-    """Return (index of the seeds' node type, [n] new ids), or None if the type is not known."""
+    """Return the training seeds of a folder: (index of their node type, [n] new ids).
+
+    If `seed_type` is None and the trained type is not known, return None.
+    """
     types = folder.meta.node_types
     trained = [t for t in types if TRAIN_MASK in t.splits and len(folder.split(t.name, TRAIN_MASK))]
     chosen = trained if len(trained) == 1 else list(types) if len(types) == 1 else []

@@ -1,4 +1,4 @@
-"""Check of a partition folder: checksums, counts, ranges, and agreement of its files."""
+"""Check of a partition folder, for `khop verify`: checksums, counts, ranges. No torch."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def verify_folder(
             changed files again. If None, each check begins anew.
 
     Returns:
-        The problems, one sentence each.
+        The problems, one sentence each. An empty list if there are none.
 
     Raises:
         NotADirectoryError: `tmp` is no folder.
@@ -116,7 +116,7 @@ def _check_files(folder: PartitionFolder, checksums: FolderChecksums) -> Iterato
 
 
 def _changed_bytes(file: FileChecksums, known: Written | None) -> str:
-    """Return text that names the changed bytes of a file, or '' if they are not known."""
+    """Return text with the byte ranges of a file that have changed, or '' if not known."""
     if file.written is None or known is None or len(known.ranges) < 2:
         return ""
     pairs = enumerate(zip(file.written.ranges, known.ranges, strict=True))
@@ -129,7 +129,7 @@ def _changed_bytes(file: FileChecksums, known: Written | None) -> str:
 
 
 def _check_listing(folder: PartitionFolder) -> Iterator[str]:
-    """Check that meta.json lists exactly the files that its node and edge types need."""
+    """Yield a problem for each file that meta.json lacks, or lists without need."""
     needed = folder.meta.files()
     for path in sorted(needed - set(folder.files)):
         yield f"{path}: not listed in meta.json, which describes it"
@@ -254,7 +254,7 @@ def _check_edges(folder: PartitionFolder, edge_type: EdgeTypeMeta) -> Iterator[s
 
 
 def _check_node_times(folder: PartitionFolder, node_type: NodeTypeMeta) -> Iterator[str]:
-    """Compare the stored keys of a node type's times with the attribute of times, part by part."""
+    """Yield a problem for each part whose node sort keys differ from the attribute of times."""
     time = folder.meta.time_attr
     if not node_type.timed or time is None:
         return
@@ -271,7 +271,7 @@ def _check_node_times(folder: PartitionFolder, node_type: NodeTypeMeta) -> Itera
 
 
 def _check_edge_draws(folder: PartitionFolder, edge_type: EdgeTypeMeta, part: int) -> Iterator[str]:
-    """Check the order of edges, neighbours' ids, times and weights in the rows of a part."""
+    """Yield problems of a part's edges of a type: order, neighbours' ids, times and weights."""
     indptr, indices = (
         folder.open(edge_path(part, edge_type.name, name)) for name in ("indptr", "indices")
     )
@@ -332,7 +332,10 @@ def _expected_times(
 
 
 def _keeps_order(indptr: IntArray, edge_ids: IntArray, times: Int64Array | None) -> bool:
-    """Return True if edge ids ascend within each row, or among edges of a row with equal times."""
+    """Return True if edge ids ascend within each row, or within equal times of each row.
+
+    `indptr` [num_rows + 1] are the row pointers. `times` has an entry per edge, or is None.
+    """
     ascends = edge_ids[1:] > edge_ids[:-1]
     if times is not None:
         ascends |= times[1:] != times[:-1]

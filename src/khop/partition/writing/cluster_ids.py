@@ -32,11 +32,17 @@ _PASSES = 4
 def check_cluster_ids(
     cluster_ids: int | bool, source: GraphSource, partitioner: str, makes_clusters: bool
 ) -> None:
-    """Check a partitioner's option `cluster_ids`.
+    """Check a partitioner's option `cluster_ids`: how many clusters attribute 'cluster' will have.
+
+    Args:
+        cluster_ids: the option. True takes the clusters that the partitioner itself makes.
+        source: the graph.
+        partitioner: name of the partitioner, for messages.
+        makes_clusters: True if the partitioner makes clusters.
 
     Raises:
-        ValueError: `cluster_ids` is out of range, or True for a partitioner without clusters. Or a
-            node type has an attribute 'cluster' already.
+        ValueError: `cluster_ids` is out of range, or True without `makes_clusters`. Or a node type
+            has an attribute 'cluster' already.
     """
     if not (cluster_ids is True or 0 <= operator.index(cluster_ids) < 2**31):
         raise ValueError(
@@ -82,7 +88,7 @@ def cluster_nodes(
 def clusters_by_type(
     source: GraphSource, clusters: int, seed: int, progress: Progress
 ) -> dict[NodeType, IntArray]:
-    """Return {node type: [num_nodes] cluster of each node}, about `clusters` of similar size."""
+    """Return {node type: [num_nodes] cluster of each node}, by label propagation."""
     graph = undirected(source, progress=progress)
     sizes = np.ones(graph.num_nodes, np.int32)
     return split_by_type(source, cluster_nodes(graph, sizes, clusters, seed, progress).of_node)

@@ -40,7 +40,10 @@ _CHUNK_BYTES = 32 << 20
 def write_node_type(
     job: FolderJob, node_type: NodeType, node: NodeSource, cached_nodes: CachedNodes
 ) -> NodeTypeMeta:
-    """Write the nodes of a type, in all parts.
+    """Write the nodes of a type in all parts: ids, attributes, and copies of other parts' nodes.
+
+    Returns the type's entry for meta.json. `cached_nodes` returns the nodes that a part keeps
+    copies of.
 
     Raises:
         ValueError: `cached_nodes` names nodes that do not exist, or that the part owns.
@@ -70,7 +73,7 @@ def write_node_type(
 def _copies(
     num_parts: int, node_type: NodeType, owners: IntArray, cached_nodes: CachedNodes
 ) -> Iterator[tuple[int, Int64Array]]:
-    """Yield each part that keeps copies, with the original ids of their nodes."""
+    """Yield (part, original ids of the nodes to copy) for each part that keeps copies."""
     for part in range(num_parts):
         ids = np.asarray(cached_nodes(node_type, part, owners), dtype=np.int64)
         if len(ids) == 0:
@@ -91,7 +94,7 @@ def _write_part(
     workspace: Workspace,
     part: int,
 ) -> tuple[()]:
-    """Write a part's own nodes: ids and attributes."""
+    """Write the original ids and attributes of the nodes of a type that a part owns."""
     first, last = numbering.book.bounds[part : part + 2]
     ids = numbering.old_of_new[first:last]
     writer.save(node_path(part, node_type, "id"), ids)
@@ -108,7 +111,7 @@ def _write_copies(
     workspace: Workspace,
     item: tuple[int, Int64Array],
 ) -> tuple[()]:
-    """Write a part's copies of other parts' nodes: new ids, ids and attributes."""
+    """Write a part's copies of other parts' nodes. `item` is (part, original ids)."""
     part, ids = item
     writer.save(cache_path(part, node_type, "new_id"), numbering.new_of_old[ids])
     writer.save(cache_path(part, node_type, "id"), ids.astype(narrowest_int(node.count)))

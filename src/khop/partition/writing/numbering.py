@@ -16,12 +16,15 @@ from khop.typing import Array, EdgeDir, IntArray, NodeType, Progress
 
 
 class Numbering:
-    """New ids of a node type: sorted by part, then by `keys` [num_nodes], then by original id.
+    """New ids of the nodes of a type, by which a folder stores them: contiguous in each part.
+
+    Nodes are sorted by part, then by `keys` [num_nodes] if not None, then by original id.
 
     Attributes:
         owners: [num_nodes] int32 part of each node.
         book: the range of new ids of each part.
-        old_of_new, new_of_old: [num_nodes] ids, int32 if that fits, else int64.
+        old_of_new: [num_nodes] original id of each new id, int32 if that fits, else int64.
+        new_of_old: [num_nodes] new id of each original id, of the same dtype.
     """
 
     def __init__(self, owners: IntArray, num_parts: int, keys: Array | None = None) -> None:
@@ -37,7 +40,10 @@ class Numbering:
 
 @dataclass(frozen=True)
 class FolderJob:
-    """Folder that is being written, and the data that its writers of nodes and edges share."""
+    """Folder that is being written, and the data that writers of nodes and of edges share.
+
+    `PartitionerBase.partition` makes it.
+    """
 
     writer: FolderWriter
     workspace: Workspace

@@ -1,4 +1,4 @@
-"""Orders of the rows within a part: which rows lie together in the files.
+"""Orders of a part's nodes: which nodes' rows lie together in the files.
 
 Batches do not depend on the order: draws are keyed by original ids, and edges keep their order
 within a row. The order of rows decides how many pages and cache lines the rows of a batch touch.
@@ -20,7 +20,7 @@ FANOUTS = (15, 10, 5)
 
 
 def check_order(order: str) -> None:
-    """Raise ValueError if `order` is none of `ORDERS`."""
+    """Raise ValueError if `order` is none of `ORDERS`, the names of orders of rows."""
     if order not in ORDERS:
         raise ValueError(f"order must be one of {', '.join(map(repr, ORDERS))} (got {order!r})")
 
@@ -28,10 +28,10 @@ def check_order(order: str) -> None:
 def row_keys(
     source: GraphSource, edge_dir: EdgeDir, order: str, seed: int, progress: Progress
 ) -> dict[NodeType, Array]:
-    """Return {node type: [num_nodes] keys} by which rows of a part are sorted, ascending.
+    """Return {node type: [num_nodes] keys} by which nodes of a part are sorted, ascending.
 
     - 'hotness': nodes that batches touch most likely come first.
-    - 'degree': nodes that are neighbours of most rows come first.
+    - 'degree': nodes that are neighbours of most other nodes come first.
     - 'cluster': nodes of a cluster lie together.
     - 'original': there are no keys.
     """
@@ -52,7 +52,7 @@ def _degrees(source: GraphSource, edge_dir: EdgeDir) -> dict[NodeType, Array]:
 
 
 def _hotness(source: GraphSource, edge_dir: EdgeDir) -> dict[NodeType, Array]:
-    """Return minus the probability that batches touch each node, so that the hottest come first."""
+    """Return {node type: [num_nodes] minus the probability that a batch touches a node}."""
     rows = typed_rows(source, edge_dir)
     fanouts = [FANOUTS] * len(rows.csrs)
     masks = [train_mask(node) for node in source.nodes.values()]

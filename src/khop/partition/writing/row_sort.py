@@ -1,4 +1,4 @@
-"""Sorter of the edges of a block into compressed rows, which `rows` writes. Imports no torch."""
+"""Sorter of the edges of a block, a range of rows, into CSR rows. Imports no torch."""
 
 from __future__ import annotations
 
@@ -28,13 +28,17 @@ AnyArray = TypeVar("AnyArray", bound=Array)
 
 @dataclass(frozen=True)
 class RowTable:
-    """Edge type that is written as compressed rows: its numbering, dtypes, sizes and files.
+    """Edge type that is written as CSR rows: its numbering, dtypes, sizes and files.
+
+    A row is a node with its neighbours, in the direction of sampling.
 
     Attributes:
         rows, neighbors: new ids of the nodes that have rows, and of their neighbours.
-        indptr: [num_rows + 1] pointers of all rows.
+        indptr: [num_rows + 1] pointers of the rows of all parts.
+        draws: attributes of times and weights.
         neighbor_ids, edge_ids: True if original ids of neighbours, or of edges, are written.
-        stages_attrs: True if the stage has the attributes. If False, only the source has them.
+        stages_attrs: True if attributes are kept with the split edges until these are sorted. If
+            False, they are read from `edge`.
     """
 
     edge_type: EdgeType
@@ -50,7 +54,7 @@ class RowTable:
 
     @property
     def column_dtype(self) -> np.dtype[Any]:
-        """Dtype of new ids of neighbours."""
+        """Dtype in which neighbours' new ids are stored: int32 or int64."""
         return narrowest_int(len(self.neighbors.owners))
 
     @property
@@ -59,7 +63,7 @@ class RowTable:
 
     @property
     def is_timed(self) -> bool:
-        """True if edges or neighbours have times."""
+        """True if the edges, or the neighbours that they lead to, have times."""
         return self.edge_type in self.draws.timed or self.neighbor_type in self.draws.node_times
 
     @property
@@ -67,7 +71,7 @@ class RowTable:
         return self.edge_type in self.draws.weighted
 
     def columns(self) -> dict[str, tuple[np.dtype[Any], tuple[int, ...]]]:
-        """Return dtype and shape of a row of each column of the stage."""
+        """Return {name: (dtype, shape of an entry)} of the data that are kept of split edges."""
         columns: dict[str, tuple[np.dtype[Any], tuple[int, ...]]] = {
             ROW: (self.column_dtype, ()),
             COLUMN: (self.column_dtype, ()),
@@ -79,11 +83,11 @@ class RowTable:
         return columns
 
     def splitting_bytes(self) -> int:
-        """Return the bytes that an edge takes while a piece is split."""
+        """Return the bytes of memory that an edge takes while the edge list is split by blocks."""
         return 24 + sum(_row_bytes(*column) for column in self.columns().values())
 
     def sorting_bytes(self) -> int:
-        """Return the bytes that an edge takes while its block is sorted."""
+        """Return the bytes of memory that an edge takes while its block is sorted."""
         column, edge_id = self.column_dtype.itemsize, self.id_dtype.itemsize
         width = 4 * column + 2 * edge_id + 8
         if self.is_timed:
@@ -96,14 +100,14 @@ class RowTable:
         return width + sum(attrs) + max(attrs, default=0)
 
     def blocks_of(self, part: int, blocks: Int64Array) -> range:
-        """Return the range of a part's blocks, from the [num_blocks + 1] bounds of all blocks."""
+        """Return the indices of a part's blocks. `blocks` has the first row of each block."""
         first, last = self.rows.book.bounds[part : part + 2]
         if first == last:
             return range(0)
         return range(*np.searchsorted(blocks, [first, last]).tolist())
 
     def files(self, part: int) -> dict[str, ArrayShape]:
-        """Return path, dtype and shape of each array of a part."""
+        """Return {path: dtype and shape} of the arrays that are written for a part."""
         first, last = self.rows.book.bounds[part : part + 2]
         count = int(self.indptr[last]) - int(self.indptr[first])
         arrays: dict[str, tuple[npt.DTypeLike, int]] = {
@@ -126,20 +130,27 @@ class RowTable:
 
 
 class SortedBlock(NamedTuple):
-    """Sorted block: rows to append to each array, and [num_parts] number of neighbours by part."""
+    """Sorted edges of a block, a range of rows.
+
+    `arrays` has the rows to append to each file. `neighbors_by_part` is the [num_parts] number of
+    neighbours by their part.
+    """
 
     arrays: dict[str, Array]
     neighbors_by_part: Int64Array
 
 
 class RowSorter:
-    """Sorter of blocks: by row, then by time if there are times, then by index in the edge list."""
+    """Sorter of one type's split edges: by row, then by time, if any, then by index.
+
+    `blocks` are [num_blocks + 1] bounds of the blocks' rows.
+    """
 
     def __init__(self, table: RowTable, blocks: Int64Array, stage: Stage) -> None:
         self._table, self._blocks, self._stage = table, blocks, stage
 
     def sort(self, part: int, block: int) -> SortedBlock:
-        """Return the rows of a block of a part.
+        """Return the sorted edges of a block, a range of rows of `part`.
 
         Raises:
             ValueError: the edges have changed, or the weights of a row add up to infinity.
@@ -176,7 +187,10 @@ class RowSorter:
         return SortedBlock(arrays, neighbors_by_part(columns, table.neighbors.book.bounds))
 
     def _attr(self, block: int, name: str, ids: IntArray, order: IntArray) -> Array:
-        """Return an attribute of a block's edges, in sorted order."""
+        """Return an attribute of a block's edges in sorted `order`.
+
+        `ids` are their list indices.
+        """
         if self._table.stages_attrs:
             return taken(self._stage.read(block, attr_column(name)), order)
         return self._table.edge.attrs[name].gather(ids)
@@ -213,12 +227,12 @@ class RowSorter:
 
 
 def attr_column(name: str) -> str:
-    """Return the name of the column that holds an attribute."""
+    """Return the name of the column, among the data of split edges, that holds an attribute."""
     return f"attr-{name}"
 
 
 def taken(rows: AnyArray, positions: IntArray) -> AnyArray:
-    """Return `rows[positions]`, computed without Python's global lock."""
+    """Return `rows[positions]`, computed while other Python threads can run."""
     out = np.empty((len(positions), *rows.shape[1:]), rows.dtype)
     _native.gather(rows, positions, out, None, 1)
     return out  # type: ignore[return-value]
@@ -229,7 +243,7 @@ def _row_bytes(dtype: np.dtype[Any], shape: tuple[int, ...]) -> int:
 
 
 def neighbors_by_part(columns: IntArray, bounds: list[int]) -> Int64Array:
-    """Return [num_parts] number of neighbours that each part owns."""
+    """Return [num_parts] number of the new ids `columns` in each part's range of `bounds`."""
     if len(bounds) <= _FEW_PARTS + 1:
         below = [0, *(int(np.count_nonzero(columns < b)) for b in bounds[1:-1]), len(columns)]
         return np.diff(below)

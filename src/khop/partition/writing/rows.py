@@ -1,14 +1,15 @@
-"""Writer of the parts' edges, which turns edge lists into compressed rows.
+"""Writer of the parts' edges, which turns edge lists into CSR rows.
 
 There are three steps. The first two read the edge list piece by piece:
 
-1. Edges of each row are counted.
-2. Edges are split by blocks of rows and kept in a stage (`khop.partition.out_of_core.stage`).
+1. The edges of each row are counted.
+2. Edges are split by blocks, which are ranges of rows, and kept in a stage
+  (`khop.partition.out_of_core.stage`).
 3. Each block is sorted (`row_sort`) and appended to the files of its part.
 
 A block fits a cache, or the memory that the user allows. The result does not depend on blocks. The
-workspace runs the steps in threads, or as tasks on other machines. So functions get all data as
-arguments. Imports no torch.
+steps run in threads, or as tasks on other machines. So functions get all data as arguments. Imports
+no torch.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ Piece = tuple[int, int]
 def write_edge_type(
     job: FolderJob, edge_type: EdgeType, edge: EdgeSource, edges_between_parts: Int64Array
 ) -> EdgeTypeMeta:
-    """Write the edges of a type, in all parts, sorted by row.
+    """Write the edges of a type in all parts as CSR rows. Return the type's entry for meta.json.
 
     Also adds counts to `edges_between_parts` [part of the row, part of the neighbour].
 
@@ -102,7 +103,7 @@ def write_edge_type(
 
 
 def _count(job: FolderJob, edge_type: EdgeType, splitter: RowSplitter) -> IntArray:
-    """Return the row pointers."""
+    """Count the edges of each row of a type. Return row pointers [num_rows + 1], in new ids."""
     workspace, counters = job.workspace, job.workspace.counters
     pieces = workspace.resources.pieces(splitter.edge.num_edges, 16)
     shares = [pieces[i::counters] for i in range(counters)]
@@ -119,7 +120,7 @@ def _count(job: FolderJob, edge_type: EdgeType, splitter: RowSplitter) -> IntArr
 
 
 class RowSplitter:
-    """Splitter of an edge type's edges by block. Tasks on other machines get a pickle of it."""
+    """Splitter of one type's edge list by blocks (ranges of rows). Ray tasks get a pickle of it."""
 
     def __init__(
         self, edge: EdgeSource, edge_dir: EdgeDir, rows: Numbering, neighbors: Numbering
@@ -134,7 +135,9 @@ class RowSplitter:
         return RowSplitter, self._arguments
 
     def count(self, workspace: Workspace, pieces: Sequence[Piece]) -> IntArray:
-        """Return [num_rows + 1] counts of edges in some pieces: a zero, then edges per row.
+        """Count the edges per row in some pieces: [num_rows + 1] integers, of which the first is 0.
+
+        A piece is (first edge, number of edges).
 
         Raises:
             IndexError: an edge names a node that does not exist.
@@ -148,7 +151,14 @@ class RowSplitter:
     def split(
         self, table: RowTable, blocks: Int64Array, workspace: Workspace, piece: Piece
     ) -> SplitPiece:
-        """Sort a piece of the edge list by block. `blocks` has [num_blocks + 1] bounds of rows."""
+        """Sort a piece of the edge list by block.
+
+        Args:
+            table: the edge type.
+            blocks: [num_blocks + 1] int64 bounds of the blocks' rows.
+            workspace: releases pages that have been read.
+            piece: (first edge, number of edges).
+        """
         first, count = piece
         rows, neighbors = np.empty(count, table.column_dtype), np.empty(count, table.column_dtype)
         ids: IntArray = np.empty(count, table.id_dtype)
@@ -161,7 +171,7 @@ class RowSplitter:
         return SplitPiece(counts, columns)
 
     def _ends(self, piece: Piece) -> tuple[IntArray, IntArray]:
-        """Return rows and neighbours of a piece, by original ids."""
+        """Return original ids of a piece's edges: nodes with the rows, and their neighbours."""
         src, dst = self.edge.piece(*piece)
         return (src, dst) if self._rows_first else (dst, src)
 
@@ -173,17 +183,17 @@ def write_part(
     workspace: Workspace,
     item: tuple[int, Stage],
 ) -> Iterator[Int64Array]:
-    """Sort the blocks of a part and append them to its files.
+    """Sort the blocks (ranges of rows) of a part, and append them to its files.
 
     Args:
         table: the edge type.
         blocks: [num_blocks + 1] bounds of the blocks' rows.
         writer: writes the files.
-        workspace: its threads sort. It makes a checkpoint after each block.
-        item: the part, and a stage that holds its blocks.
+        workspace: its threads sort. It may save the run's state after each block.
+        item: the part, and the storage of its split edges.
 
     Yields:
-        For each block, before its checkpoint: [num_parts] number of its neighbours by part.
+        For each block, before the state is saved: [num_parts] number of its neighbours by part.
     """
     part, stage = item
     paths = table.files(part)

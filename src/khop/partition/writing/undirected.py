@@ -1,9 +1,10 @@
-"""Undirected graph of all node types together, in blocks of rows, in memory or in files.
+"""Undirected graph of all node types together, which partitioning methods read block by block.
 
-`undirected` makes the graph in the steps of `rows`. Entries (neighbours) of each row are counted,
-pieces of the edge list are split by blocks, and blocks are sorted. A sorted block replaces its
-edges in the same columns, since it has no more entries. Kernels visit nodes block by block, so that
-a graph in files is read once per pass. Results are the same in memory and in files.
+A block is a range of rows, in memory or in files. `undirected` makes the graph in three steps.
+Entries (neighbours) of each row are counted, pieces of the edge list are split by blocks, and
+blocks are sorted. A sorted block replaces its edges in the same columns, since it has no more
+entries. Kernels visit nodes block by block, so that a graph in files is read once per pass. Results
+are the same in memory and in files.
 """
 
 from __future__ import annotations
@@ -89,7 +90,7 @@ class Undirected:
         return int(self.indptr[-1])
 
     def block(self, index: int) -> RowBlock:
-        """Return the rows of a block."""
+        """Return the rows of the block with this index. A block is a range of nodes."""
         first, last = (int(node) for node in self.bounds[index : index + 2])
         indptr = self.indptr[first : last + 1] - self.indptr[first]
         start = int(self._starts[index])
@@ -97,12 +98,12 @@ class Undirected:
         return RowBlock(first, indptr, self._indices.read(*span), self._weights.read(*span))
 
     def blocks(self, order: Sequence[int] | None = None) -> Iterator[RowBlock]:
-        """Yield the blocks of `order`, while threads read ahead. If None, yield all blocks."""
+        """Yield the blocks (ranges of nodes) `order`, or all if None, while threads read ahead."""
         indices = range(self.num_blocks) if order is None else order
         return self._resources.in_order(self.block, indices)
 
     def whole(self) -> RowBlock:
-        """Return all rows, in memory."""
+        """Return the rows of all nodes as one block, in memory."""
         blocks = [self.block(index) for index in range(self.num_blocks)]
         indices = np.concatenate([rows.indices for rows in blocks])
         return RowBlock(0, self.indptr, indices, np.concatenate([r.weights for r in blocks]))
@@ -110,9 +111,10 @@ class Undirected:
     def visits(
         self, seed: int, turn: int, purpose: int
     ) -> Iterator[tuple[_native.UndirectedRows, Int64Array]]:
-        """Yield blocks in random order, each with a random order of its nodes.
+        """Yield blocks (ranges of nodes) in random order, each with a random order of its nodes.
 
-        Orders depend on `seed`, the pass (`turn`) and `purpose`: 0 for cuts, 1 for clusters.
+        The orders depend on `seed`, on the pass over the nodes (`turn`) and on `purpose`: 0 for
+        cuts, 1 for clusters.
         """
         count = self.num_blocks
         order = _native.permutation(count, _native.run_key(seed, turn, purpose + 2 * count))
@@ -123,11 +125,11 @@ class Undirected:
 
     @functools.cached_property
     def num_edges(self) -> int:
-        """Number of edges, parallel ones counted, without self loops."""
+        """Number of edges. Parallel edges count each, and self loops do not count."""
         return sum(int(rows.weights.sum(dtype=np.int64)) for rows in self.blocks()) // 2
 
     def cut(self, labels: IntArray) -> int:
-        """Return the number of edges whose ends have different labels."""
+        """Return the number of edges whose two ends have different `labels`, [num_nodes]."""
         between = 0
         for rows in self.blocks():
             own = labels[rows.first_node : rows.first_node + len(rows.indptr) - 1]
@@ -152,8 +154,8 @@ def undirected(
 
     Args:
         source: the graph.
-        resources: memory for buffers, and threads. If None, memory is not bounded.
-        workspace: keeps the entries. If None, they are in memory.
+        resources: bytes of memory for buffers, and threads. If None, memory is not bounded.
+        workspace: storage of the edges, in memory or files. If None, in memory.
         clusters: the cluster of each node, to make a graph whose nodes are clusters. If None, nodes
             are numbered type after type.
         progress: called as progress(step, done, total).
@@ -177,18 +179,18 @@ def undirected(
 
 
 def undirected_of_edges(src: IntArray, dst: IntArray, count: int) -> Undirected:
-    """Make an undirected graph of an edge list over `count` nodes, in memory."""
+    """Make an undirected graph of `count` nodes in memory. `src` and `dst` are [num_edges] ids."""
     return undirected(GraphSource.from_arrays(count, [src, dst]))
 
 
 def split_by_type(source: GraphSource, values: IntArray) -> dict[NodeType, IntArray]:
-    """Split an array over all nodes, type after type, into {node type: values}."""
+    """Split an array over all nodes, type after type, into {node type: [num_nodes] values}."""
     ends = np.cumsum([node.count for node in source.nodes.values()])[:-1]
     return dict(zip(source.nodes, np.split(values, ends), strict=True))
 
 
 class _Edges:
-    """Edges of a type, in both directions."""
+    """Edges of one type while an undirected graph is made, each in both directions."""
 
     def __init__(
         self, edge_type: EdgeType, edge: EdgeSource, src: IntArray, dst: IntArray, num_rows: int
@@ -198,7 +200,7 @@ class _Edges:
         self._against = _native.RowSplit(dst, src, num_rows)
 
     def count(self, first: int, count: int, counts: IntArray) -> None:
-        """Add the entries of each row of a piece to `counts`."""
+        """Add the entries per node of `count` edges, from index `first` on, to `counts`."""
         src, dst = self.edge.piece(first, count)
         try:
             self._along.count(src, dst, first, counts)
@@ -207,7 +209,7 @@ class _Edges:
             raise bad_edge(self.edge_type, error) from None
 
     def split(self, bounds: Int64Array, first: int, count: int) -> list[SplitPiece]:
-        """Sort a piece by block, once in each direction."""
+        """Sort `count` edges from `first` on by blocks with bounds `bounds`, in both directions."""
         src, dst = self.edge.piece(first, count)
         ids = np.empty(count, np.int64)
         pieces = []
@@ -220,7 +222,7 @@ class _Edges:
 
 
 class _Builder(NamedTuple):
-    """Steps that make an undirected graph."""
+    """Steps of `undirected`: count the entries of each row, split edges by block, sort blocks."""
 
     edges: list[_Edges]
     numbering: NodeNumbering
@@ -230,7 +232,7 @@ class _Builder(NamedTuple):
     progress: Progress
 
     def build(self) -> Undirected:
-        """Count, split and sort the entries, and return the graph."""
+        """Run all steps, and return the undirected graph."""
         pieces = [
             (edges, *piece)
             for edges in self.edges
@@ -259,7 +261,10 @@ class _Builder(NamedTuple):
         )
 
     def _count(self, pieces: list[tuple[_Edges, int, int]]) -> Int64Array:
-        """Return row pointers before duplicates are removed: each edge counts at both its ends."""
+        """Count the entries of each node in both directions. Return row pointers [num_nodes + 1].
+
+        Parallel edges count each, as they are joined later. A piece is (edges, first edge, number).
+        """
         counters = self.resources.counters
 
         def count(share: list[tuple[_Edges, int, int]]) -> Int64Array:
@@ -285,7 +290,11 @@ class _Builder(NamedTuple):
             )
 
     def _sort(self, stage: Stage, bounds: Int64Array, indptr: Int64Array) -> None:
-        """Sort each block in place, and update `indptr` to the entries that are left."""
+        """Sort each block of rows in place, and join parallel edges.
+
+        `bounds` [num_blocks + 1] has the first node of each block. `indptr`, the row pointers, are
+        updated to the entries that are left.
+        """
         starts, sort = indptr[bounds], partial(self._sorted, stage, bounds)
         blocks = range(len(bounds) - 1)
         for rows, start in zip(self.resources.in_order(sort, blocks), starts, strict=False):

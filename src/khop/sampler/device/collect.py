@@ -29,17 +29,17 @@ from khop.typing import Array, Int64Array, IntArray
 
 
 class EdgeNames:
-    """Device table from edge positions to original edge ids, for `DeviceSubgraph.write`.
+    """Table in device memory: the original id of the edge at each position of the graph.
 
     Args:
-        device: the device that writes.
+        device: the device that writes batches with these ids.
         names: {index of an edge type: ids of all its edges}. Edges of other types have their
             positions as ids.
         num_relations: number of edge types.
         mode: memory of the ids: 'CUDA' (the device's) or 'ZERO_COPY' (the host's, read in place).
 
     Attributes:
-        entries: as `DeviceSubgraph.write` takes them.
+        entries: the table, as `DeviceSubgraph.write` takes it.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class EdgeNames:
 
 
 class DeviceCollector(Collector):
-    """Writer of the arrays of batches that a device drew, in its memory.
+    """Writer of batches that a device drew: ids, edges and attributes, in the device's memory.
 
     Writes the same bits as a `Collector` of the same part. The part must be the only one, where
     nothing is renumbered and all rows are local.
@@ -160,7 +160,7 @@ The function returns the rows of an attribute, by its index, gathered on the hos
 
 
 class StagedCollector(Collector):
-    """Writer of the arrays of batches of several parts, in the memory of a device.
+    """Writer of batches that the CPU drew over several parts, to arrays in a device's memory.
 
     Writes the same bits as a `Collector` of the same part.
 
@@ -186,8 +186,8 @@ class StagedCollector(Collector):
     def collect(self, drawn: DrawnBatch, allocate: Allocate) -> Waiting[Record]:
         """Write a batch to `DeviceArray`s. See `Collector.collect`.
 
-        Waits for all replies before it writes anything: batches in flight share memory on the
-        device.
+        Waits for all replies of other parts before it writes: batches in flight share device
+        memory.
         """
         subgraph, extras, fetches = drawn.subgraph, drawn.extras, drawn.fetches
         waited_for: list[Ticket] = [
@@ -264,7 +264,10 @@ def _groups_of(fetch: RowFetch) -> list[_Group]:
 def _features_on(
     tables: Iterable[PartRows], part: Part, device: _native.Device, mode: str
 ) -> list[list[DeviceFeature]]:
-    """Return each table's attributes in a part, without ids, for a device to gather."""
+    """Return the local part's attributes of each table, without ids, for a device to gather.
+
+    `mode` is the memory of attributes: 'CUDA', 'ZERO_COPY' or 'CPU'.
+    """
     return [
         [
             DeviceFeature(part.feature(table.unit, table.type_index, name), device, mode)

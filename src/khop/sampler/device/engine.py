@@ -12,10 +12,10 @@ from khop.sampler.spec import SamplingSpec
 
 
 class DeviceEngine(Engine):
-    """Engine whose batches a device draws.
+    """Engine that draws the batches of a whole graph on a device.
 
-    `sample_local` returns a `DeviceSubgraph` that the device is still drawing. The device's lock
-    must be held until the subgraph has been written.
+    `sample_local` returns a `DeviceSubgraph` that the device is still drawing. The caller must hold
+    the device's lock until the subgraph has been written.
 
     Args:
         view: a whole graph.
@@ -25,7 +25,7 @@ class DeviceEngine(Engine):
         cuda_graph: record a batch's kernels once and replay them for later batches.
 
     Raises:
-        ValueError: the method is a program.
+        ValueError: the sampling method is a program (Python code), which only the CPU runs.
     """
 
     def __init__(
@@ -58,12 +58,12 @@ class DeviceEngine(Engine):
 
 
 def graphs_on(device: _native.Device, view: GraphView, mode: str) -> list[_native.DeviceGraph]:
-    """Put a whole graph on a device, wait for it, and return the rows of each edge type.
+    """Put a whole graph on a device, wait for it, and return it as one object per edge type.
 
     Args:
         device: the device.
         view: the graph.
-        mode: 'CUDA' or 'ZERO_COPY'.
+        mode: 'CUDA' copies it to device memory. With 'ZERO_COPY' the device reads host memory.
     """
     graphs = [_native.DeviceGraph(device, csr, mode) for csr in view.csrs]
     device.synchronize()

@@ -1,4 +1,4 @@
-"""One batch that a program draws, and the program's requests. Imports no torch.
+"""A batch that a program draws, a sampling method in Python. Imports no torch.
 
 Trainers and sampler processes run it, by `Engine.sample`.
 """
@@ -19,7 +19,10 @@ from khop.typing import Array, Float64Array, Int32Array, Int64Array, UInt64Array
 
 
 class BatchDraw:
-    """A batch that a program draws: `khop.sampler.methods.access.GraphAccess`, implemented.
+    """A batch that a program draws: what the program sees of the graph, as a `GraphAccess`.
+
+    `Engine.sample` makes one for each batch. A program is a sampling method in Python
+    (`khop.sampler.methods`).
 
     Args:
         rows: the graph's rows.

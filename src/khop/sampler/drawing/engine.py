@@ -52,13 +52,16 @@ class Engine:
         self.hops = [[request.options() for request in hops] for hops in self._requests]
 
     def release(self, subgraph: _native.Subgraph | _native.DeviceSubgraph) -> None:
-        """Take a subgraph's buffers back, to be reused."""
+        """Take back the buffers of a subgraph that `sample` returned, to be reused."""
         self._idle.append(subgraph)
 
     def sample_local(
         self, seeds: Sequence[SeedSet], run_key: int, batch: int, exclude: Sequence[Exclusion] = ()
     ) -> _native.Subgraph:
-        """Draw one batch as `sample` does, from a graph whose rows are all local."""
+        """Draw a batch of a graph whose rows are all local, without waiting.
+
+        Arguments: see `sample`.
+        """
         if self._program is not None:
             drawn: _native.Subgraph = run(self.sample(seeds, run_key, batch, exclude))
             return drawn
@@ -117,7 +120,7 @@ class Engine:
         return subgraph
 
     def _complete(self, subgraph: _native.Subgraph, exclude: Sequence[Exclusion]) -> Waiting[None]:
-        """Add the edges that the type of subgraph has beside the drawn edges."""
+        """Add the undrawn edges of 'bidirectional' (reverses) and 'induced' (all) subgraphs."""
         spec = self.spec
         if spec.subgraph_type == "bidirectional":
             subgraph.add_reverses(spec.reversals, spec.keep_edge)

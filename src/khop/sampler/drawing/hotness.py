@@ -138,9 +138,10 @@ def random_batches(
     replace: bool = False,
     method: MethodSpec = NEIGHBOR,
 ) -> Iterator[list[Int64Array]]:
-    """Draw up to `count` full batches, deterministically. Other arguments: see `sample_prob`.
+    """Draw up to `count` full batches of random seeds, the same for equal arguments.
 
-    Draws end after about 2^28 nodes and edges (2^26 by a program): large batches are fewer.
+    Draws end after about 2^28 nodes and edges (2^26 by a program): large batches are fewer. Other
+    arguments: see `sample_prob`.
 
     Yields:
         For each node type the [n] int64 nodes of a batch.
@@ -202,7 +203,10 @@ def _seed_prob(seeds: Seeds, num_nodes: int) -> Float64Array:
 
 
 def _seed_batches(seeds: Int64Array, size: int) -> Iterator[tuple[int, int, Int64Array]]:
-    """Yield full batches: (key of the epoch, index of the batch in the epoch, seeds)."""
+    """Yield full batches of `size` seeds, of several epochs, each in another order.
+
+    Each batch is (key of the epoch, index of the batch in the epoch, seeds).
+    """
     plan = EpochPlan(len(seeds), size, drop_last=True)
     for epoch in range(_NUM_BATCHES if plan.num_batches else 0):
         run_key = _native.run_key(_SEED, epoch, 0)

@@ -43,12 +43,12 @@ ToEngine: TypeAlias = Callable[[int, Int64Array], Int64Array]
 
 @dataclass(frozen=True)
 class Links:
-    """The links of a batch, by original ids.
+    """The links of a batch: pairs of nodes, by original ids.
 
     Attributes:
-        src: [n] int64.
-        dst: [n] int64.
-        time: [n] int64 or None.
+        src: [n] int64 sources.
+        dst: [n] int64 destinations.
+        time: [n] int64 times of the links, or None.
     """
 
     src: Int64Array
@@ -80,15 +80,16 @@ class LinkSeeds:
 
 
 def link_of_tree(trees: _Trees, num_links: int) -> _Trees:
-    """Return the index of the link that each tree of a disjoint batch belongs to, as in PyG.
+    """Return the index of the link that each tree (end of a link) of a disjoint batch belongs to.
 
-    With a fractional amount of binary negatives, a link's two ends belong to different links.
+    As in PyG. With a fractional amount of binary negatives, a link's two ends belong to different
+    links.
     """
     return trees % num_links if num_links else trees
 
 
 def negative_sources(spec: LinkSpec, links: Links) -> Int64Array | None:
-    """Return the source of each negative, or None if negatives are pairs."""
+    """Return the source of each triplet negative. None for binary ones, whose sources are drawn."""
     if spec.mode != "triplet":
         return None
     amount = int(spec.amount)
@@ -104,7 +105,7 @@ def repeated(values: Int64Array, spec: LinkSpec) -> Int64Array:
 def lay_out(
     spec: LinkSpec, links: Links, negatives: tuple[Int64Array, Int64Array] | None
 ) -> LinkSeeds:
-    """Return the seeds of a batch, in PyG's order.
+    """Return the seeds of a link batch, in PyG's order, and the positions of its links' ends.
 
     Args:
         spec: properties of the batches.
@@ -143,7 +144,10 @@ def lay_out(
 def _trees(
     spec: LinkSpec, links: Links, src: Int64Array, dst: Int64Array
 ) -> tuple[list[SeedSet], Int64Array, Int64Array]:
-    """Make each end a separate seed: sources, then destinations."""
+    """Make each end of a link a separate seed: sources, then destinations.
+
+    Returns the seeds, and the positions of sources and of destinations among them.
+    """
     src_time = dst_time = None
     if links.time is not None:
         dst_time = repeated(links.time, spec)
@@ -162,7 +166,7 @@ def _trees(
 def _distinct(
     spec: LinkSpec, src: Int64Array, dst: Int64Array
 ) -> tuple[list[SeedSet], Int64Array, Int64Array]:
-    """Make seeds of the distinct nodes, ascending by id."""
+    """Make one seed of each distinct node, ascending by id. Returns as `_trees`."""
     if spec.src_type != spec.dst_type:
         src_ids, src_at = _numbered(src)
         dst_ids, dst_at = _numbered(dst)
@@ -181,7 +185,7 @@ def _numbered(values: Int64Array) -> tuple[Int64Array, Int64Array]:
 
 
 class LinkSampler:
-    """Sampler of link batches.
+    """Sampler of link batches: draws negatives, makes seeds, and has an engine draw neighbours.
 
     Args:
         spec: properties of the batches.
@@ -256,12 +260,12 @@ class LinkSampler:
     def _rows_and_neighbors(
         self, src: Int64Array, dst: Int64Array, turned: bool
     ) -> tuple[Int64Array, Int64Array]:
-        """Return the ends of links as rows and neighbours of an edge type, in the engine's ids.
+        """Return the ends of links as (rows, neighbours) of an edge type, in the engine's ids.
 
         Args:
             src: sources of links.
             dst: their destinations.
-            turned: the edges of the type run from destinations to sources.
+            turned: True if the edges of the type run from destinations to sources.
         """
         src = self._to_engine(self.spec.src_type, src)
         dst = self._to_engine(self.spec.dst_type, dst)

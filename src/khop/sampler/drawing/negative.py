@@ -71,7 +71,7 @@ class Candidates:
             self._sums = np.cumsum(mass if self._order is None else mass[self._order])
 
     def limits(self, times: Array | None, count: int) -> Int64Array:
-        """Return for each negative how many of the candidates, from the first on, are allowed.
+        """Return for each negative the number of candidates that exist at its time: the first ones.
 
         Where no node exists yet, the node of minimum time is a candidate, as in PyG.
 
@@ -84,7 +84,11 @@ class Candidates:
         return np.maximum(np.searchsorted(self._times, times, side="right"), 1)
 
     def draw(self, key: int, limits: Int64Array) -> Int64Array:
-        """Draw one of the first n candidates for each limit n. If all weigh 0, the first one."""
+        """Draw a node id for each negative, [n] int64, by weight.
+
+        Negative i draws among the first `limits[i]` candidates. If these all have weight 0, it is
+        the first one. `key` determines the random numbers.
+        """
         if self._sums is None:
             return self.nodes(_native.draw_below(key, limits))
         mass = self._sums[limits - 1]
@@ -92,18 +96,22 @@ class Candidates:
         return self.nodes(np.where(mass > 0, indices, 0))
 
     def nodes(self, indices: Int64Array) -> Int64Array:
-        """Return the ids of candidates by index."""
+        """Return the node ids of candidates, by their positions in the order of candidates."""
         return indices if self._order is None else self._order[indices]
 
     def masses(self, count: int) -> Int64Array:
-        """Return the integer weight of each of the first `count` candidates."""
+        """Return the weights of the first `count` candidates, scaled to integers."""
         if self._sums is None:
             return np.ones(count, np.int64)
         return np.diff(self._sums[:count], prepend=0)
 
 
 def _integer_weights(weight: ArrayLike, num_nodes: int, name: str) -> Int64Array:
-    """Return weights as integers with a sum of about 2^62. Positive weights stay positive."""
+    """Scale weights to integers with a sum of about 2^62. Positive weights stay positive.
+
+    Raises:
+        ValueError: not [num_nodes] finite weights, none negative, with a positive sum.
+    """
     weights = np.asarray(weight, np.float64)
     if weights.shape != (num_nodes,):
         raise ValueError(
@@ -124,7 +132,7 @@ def _integer_weights(weight: ArrayLike, num_nodes: int, name: str) -> Int64Array
 
 
 class NegativeSampler:
-    """Sampler of the negatives of batches.
+    """Sampler of the negatives of link batches.
 
     Args:
         dst: candidates for destinations.
@@ -174,7 +182,10 @@ class NegativeSampler:
 
 
 class _Draw:
-    """The negatives of one batch while they are drawn."""
+    """The negatives of one batch while `NegativeSampler.sample` draws them.
+
+    `key` returns the random key of the i-th draw. If `src_from` is None, `sources` are kept.
+    """
 
     def __init__(
         self,
@@ -203,7 +214,7 @@ class _Draw:
         self.dst[which] = self._dst_from.draw(key, self._dst_limits[which])
 
     def make_strict(self, check_edges: CheckEdges) -> Waiting[None]:
-        """Replace the negatives that are edges."""
+        """Replace the negatives that are edges of the graph, which `check_edges` finds."""
         wrong = np.arange(len(self.dst))
         for round_number in range(ROUNDS):
             if round_number > 0:
@@ -229,7 +240,10 @@ class _Draw:
     def _draw_valid(
         self, source: int, limits: Int64Array, check_edges: CheckEdges
     ) -> Waiting[Int64Array]:
-        """Draw destinations that are no neighbours of a source, or -1 if there is none."""
+        """Draw destinations without an edge from `source`, one for each limit. -1 if there is none.
+
+        A limit is the number of candidates that exist, as from `Candidates.limits`.
+        """
         last = int(limits.max())
         mass = self._dst_from.masses(last)
         for first in range(0, last, _CHUNK):

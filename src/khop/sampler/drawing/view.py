@@ -1,4 +1,4 @@
-"""A graph as the engine sees it, whole or a part. Imports no torch."""
+"""A graph as the sampling engine sees it: a whole graph, or a part of it. Imports no torch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from khop.typing import Int64Array, NodeType
 
 @dataclass(eq=False)
 class GraphView:
-    """A graph for the engine: local rows, and the owners of other rows.
+    """A graph for the engine: the rows of this process, and the owners of other rows.
+
+    A row is a node with its neighbours. Its owner is the part that has it.
 
     Attributes:
         num_nodes: number of nodes of each node type.
@@ -46,7 +48,7 @@ class GraphView:
         return all(len(bounds) == 2 for bounds in self.bounds)
 
     def own_ids(self, node_type: int, original_ids: Int64Array) -> Int64Array:
-        """Return the view's ids of nodes, by their original ids."""
+        """Convert original node ids to the engine's ids, which differ in a partition."""
         if self.storage is None:
             return original_ids
         id_map = self.storage.folder.id_map(self.node_types[node_type])
@@ -61,7 +63,7 @@ class GraphView:
         node_types: Sequence[NodeType],
         topologies: Sequence[Topology] = (),
     ) -> GraphView:
-        """Return the view of a graph whose rows are all local."""
+        """Return the view of a graph with all rows in this process. Arguments: see the class."""
         return cls(
             list(num_nodes),
             list(relations),
@@ -75,7 +77,7 @@ class GraphView:
 
     @classmethod
     def of_graph(cls, graph: Graph) -> GraphView:
-        """Return the view of a graph in memory."""
+        """Return the view of a graph in memory, whose rows are all local."""
         index = {t: i for i, t in enumerate(graph.node_types)}
         topologies = list(graph.topologies.values())
         return cls.whole(
@@ -91,7 +93,7 @@ class GraphView:
 
     @classmethod
     def of_part(cls, part: Part) -> GraphView:
-        """Return the view of a partition."""
+        """Return the view of a partition that this process has loaded."""
         return cls(
             [t.count for t in part.meta.node_types],
             part.relations,

@@ -84,7 +84,7 @@ class GraphAccess(Protocol):
 
     @property
     def seeds(self) -> Sequence[tuple[int, Int64Array, Int64Array | None]]:
-        """Seeds of the batch. See above."""
+        """Seeds of the batch: (index of the node type, ids, times or None) of each type."""
 
     def key(self, purpose: int, step: int = 0, index: int = 0, batch: int | None = None) -> int:
         """Return a key of random numbers. It differs for each batch, purpose, step and index.
@@ -97,10 +97,10 @@ class GraphAccess(Protocol):
         """
 
     def words(self, key: int, node_type: int, ids: Int64Array) -> Waiting[UInt64Array]:
-        """Draw a random word for each node, by its original id.
+        """Draw a random 64-bit number (word) for each node, by its original id.
 
         Args:
-            key: from `key`.
+            key: key of the random numbers, from `key`.
             node_type: index of the nodes' type.
             ids: [n] int64.
 
@@ -171,16 +171,16 @@ class GraphAccess(Protocol):
         """
 
     def original_ids(self, node_type: int, ids: Int64Array) -> Waiting[Int64Array]:
-        """Return the original ids of nodes, [n] int64."""
+        """Convert node ids of the graph as the program sees it to original ids, [n] int64."""
 
     def engine_ids(self, node_type: int, original_ids: Int64Array) -> Int64Array:
-        """Return the engine's ids of nodes, by their original ids."""
+        """Convert original node ids to the ids of the graph as the program sees it, [n] int64."""
 
     def add_hop(self, relation: int, rows: Rows) -> None:
         """Add the neighbours of all frontier nodes, in the frontier's order, over an edge type."""
 
 
 def add_all_seeds(graph: GraphAccess) -> None:
-    """Add the seeds of all node types to the batch."""
+    """Add the seeds of all node types to the batch that a program draws."""
     for node_type, ids, times in graph.seeds:
         graph.subgraph.add_seeds(node_type, ids, times)

@@ -67,7 +67,7 @@ class MethodSpec:
 
     @property
     def marks(self) -> dict[str, bool]:
-        """Values of a whole batch, by name. All batches of the method have the same."""
+        """Values of a whole batch by name, equal for all batches of the method: 'layer_wise'."""
         return {"layer_wise": True} if self.layer_wise else {}
 
     @property
@@ -109,7 +109,7 @@ class SamplingMethod(ABC):
 
     @abstractmethod
     def spec(self) -> MethodSpec:
-        """Return the method's name and options, for engines and servers."""
+        """Return the method's name and options as plain values, for engines and other processes."""
 
     def settle(self, replace: bool, weight_attr: str | None) -> tuple[bool, str | None]:
         """Return `replace` and `weight_attr` for draws, from the loader's options and the method's.
@@ -185,7 +185,7 @@ class ProgramMethod(SamplingMethod):
         """Draw one batch: add nodes and edges to `graph.subgraph`. Yield tickets to wait for."""
 
     def spec(self) -> MethodSpec:
-        """See `SamplingMethod`.
+        """Return the method's name and fields, for engines and servers.
 
         Raises:
             TypeError: the class is not registered, or a field cannot be encoded.
@@ -211,7 +211,7 @@ class ProgramMethod(SamplingMethod):
         return False, None
 
     def settle_subgraph_type(self, subgraph_type: str | Enum) -> str | Enum:
-        """See `SamplingMethod`. Values of edges need 'directional' subgraphs."""
+        """Check and return the subgraph type. With edge values, it must be 'directional'."""
         settled = super().settle_subgraph_type(subgraph_type)
         if self.edge_values and getattr(settled, "value", settled) != "directional":
             raise ValueError(
@@ -221,7 +221,7 @@ class ProgramMethod(SamplingMethod):
         return settled
 
     def check_form(self, heterogeneous: bool, disjoint: bool) -> None:
-        """See `SamplingMethod`. Overridden by programs that make disjoint batches."""
+        """Raise ValueError for disjoint batches, or types that a program does not support."""
         if heterogeneous and self._is_homogeneous:
             raise ValueError(
                 f"{type(self).__name__} draws from graphs of one node and edge type: this one is "

@@ -82,7 +82,7 @@ class Hgt(ProgramMethod):
 
     @property
     def num_neighbors(self) -> list[int]:
-        """All neighbours of a node, in each iteration."""
+        """Fan-out of each iteration: -1, as all neighbours of a node are read."""
         samples = self.num_samples
         return [-1] * len(next(iter(samples.values())) if isinstance(samples, dict) else samples)
 

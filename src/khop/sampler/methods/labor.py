@@ -181,7 +181,7 @@ class Labor(SamplingMethod):
         return False, weight_attr if self.weight_attr is None else self.weight_attr
 
     def settle_subgraph_type(self, subgraph_type: str | Enum) -> str | Enum:
-        """See `SamplingMethod`. Weights belong to the edges that were drawn."""
+        """Check and return the subgraph type. With `edge_norm`, it must be 'directional'."""
         asked = getattr(subgraph_type, "value", subgraph_type)
         if self.edge_norm is not None and asked != "directional":
             raise ValueError(
@@ -237,7 +237,7 @@ class LaborImportance(ProgramMethod):
     def _pick(
         self, graph: GraphAccess, hop: int, source: int, typed: list[_TypedRows]
     ) -> Waiting[None]:
-        """Reduce rows of edge types with one type of neighbours to the edges that the rows take."""
+        """Reduce rows of edge types with one type of neighbours to the edges that are taken."""
         weights: list[Float64Array] | None = None
         if any(t.weights is not None for t in typed):
             weights = [np.ones(len(t.rows[1])) if t.weights is None else t.weights for t in typed]
@@ -267,7 +267,10 @@ class LaborImportance(ProgramMethod):
         trees: Int32Array,
         index: int,
     ) -> Float64Array:
-        """Draw a number within [0, 1] for each node."""
+        """Draw LABOR's random number of each node, from 0 to 1, by original id and tree.
+
+        Another `index` draws other numbers for the same nodes.
+        """
         step = 0 if self.layer_dependency else hop
 
         def words(batch: int) -> UInt64Array:
@@ -284,7 +287,10 @@ class LaborImportance(ProgramMethod):
         return normal_cdf(z)
 
     def _take(self, layer: Layer, numbers: UniformNumbers) -> tuple[Picks, Float64Array]:
-        """Return the edges that are taken, and their weights if these are asked for."""
+        """Return the edges that rows take, by the nodes' random numbers, and their weights.
+
+        Weights are empty unless requested.
+        """
         picks = self._picks(layer, numbers)
         if picks.chances is None:
             return picks, np.empty(0)
@@ -311,7 +317,7 @@ class LaborImportance(ProgramMethod):
 
 @dataclass
 class _TypedRows:
-    """Neighbours of the frontier over an edge type: first all, in the end the taken ones.
+    """Neighbours of the frontier over an edge type: at first all, in the end the taken ones.
 
     Attributes:
         rows: the neighbours.
@@ -328,7 +334,7 @@ class _TypedRows:
     norm: Float64Array
 
     def keyed(self, count: int) -> Rows:
-        """Return the rows. In disjoint batches neighbours become tree * count + id."""
+        """Return the rows, where neighbours of disjoint batches become tree * count + id."""
         counts, neighbors, edges = self.rows
         if self.trees is None:
             return self.rows

@@ -30,7 +30,7 @@ UniformNumbers: TypeAlias = Callable[[int], Float64Array]
 
 @dataclass(frozen=True)
 class Layer:
-    """Rows of a hop and their neighbours, which are of one node type.
+    """The rows (frontier nodes) of a LABOR hop, and their neighbours, which are of one node type.
 
     Attributes:
         nodes: [num_nodes] int64 ids of the neighbours, in the order of first appearance.
@@ -55,7 +55,7 @@ class Layer:
     def of(
         cls, rows: list[Rows], fanouts: list[int], weights: Sequence[Float64Array] | None = None
     ) -> Layer:
-        """Return the rows of several edge types as one layer."""
+        """Join rows of edge types with one neighbour type. `fanouts`, `weights`: by edge type."""
         degree = np.concatenate([[], *(counts for counts, _, _ in rows)]).astype(np.int64)
         asked = np.repeat(fanouts, [len(counts) for counts, _, _ in rows]).astype(np.int64)
         neighbors = np.concatenate([np.empty(0, np.int64), *(ids for _, ids, _ in rows)])
@@ -139,7 +139,7 @@ class Layer:
     def _targets(
         self, is_open: BoolArray, row: Int64Array, square: Float64Array | None
     ) -> Float64Array:
-        """Return the right side of the equation of `scales`, for rows that do not take all."""
+        """Return the equation's right side (`scales`), 0 for rows that take all. `square`: A^2."""
         degree, targets = self.degree.astype(np.float64), np.zeros(len(self.degree))
         if square is None:
             return np.divide(degree * degree, self.fanout, out=targets, where=is_open)
@@ -190,7 +190,7 @@ class Picks(NamedTuple):
 
 
 class _Arrivals(NamedTuple):
-    """Arrivals of neighbours at rows. Arrivals with the same `group` share a uniform number."""
+    """Times at which neighbours are drawn by rows. Entries of a `group` share a random number."""
 
     edge: Int64Array
     group: Int64Array
@@ -208,7 +208,7 @@ class _Arrivals(NamedTuple):
 def take_poisson(
     layer: Layer, numbers: UniformNumbers, chances: Float64Array, weigh: bool
 ) -> Picks:
-    """Take each edge whose neighbour has a uniform number below the edge's chance."""
+    """Take edges whose neighbour's number is below their chance. `weigh`: add chances."""
     edges = np.flatnonzero(numbers(0)[layer.node] < chances)
     return Picks(edges, chances[edges] if weigh else None)
 
@@ -309,6 +309,7 @@ def _chances(
 ) -> Float64Array:
     """Return the chance with which each taken arrival is taken, given other groups' arrivals.
 
+    `row`, `draws` and `masses` have an entry per arrival. `taken` are indices of arrivals.
     An arrival that comes after i arrivals of its own group is taken if it comes before the (draws -
     i)-th arrival of other groups.
     """

@@ -23,7 +23,7 @@ NodesPerLayer = Annotated[list[Annotated[int, Between(1, _MOST_NODES)]], AtMost(
 
 
 class Candidates(NamedTuple):
-    """The neighbours of a layer's rows, each once.
+    """The distinct neighbours of a layer's rows, with their importance.
 
     Attributes:
         ids: [n] int64, ascending.
@@ -38,7 +38,7 @@ class Candidates(NamedTuple):
 
     @classmethod
     def of(cls, rows: Rows) -> Candidates:
-        """Return the candidates of whole rows. Sums of integers are the same in any order."""
+        """Return the distinct neighbours of rows, with their importance as exact integers."""
         counts, neighbors, _ = rows
         ids, of_entry = np.unique(neighbors, return_inverse=True)
         # Scaled so that no sum leaves 63 bits. A row of any length counts.
@@ -95,7 +95,7 @@ class LayerMethod(ProgramMethod):
 
     @property
     def num_neighbors(self) -> list[int]:
-        """All neighbours of a row, in each hop."""
+        """Fan-out of each hop: -1, as all neighbours of a row are read."""
         return [-1] * len(self.nodes_per_layer)
 
     def draw(self, graph: GraphAccess) -> Waiting[None]:
@@ -183,7 +183,7 @@ class PoissonLadies(LayerMethod):
     def _weights(
         self, graph: GraphAccess, layer: int, candidates: Candidates, count: int, always: BoolArray
     ) -> Waiting[Float64Array]:
-        """Draw the nodes of one layer, and return the weight of edges from each candidate."""
+        """Draw `count` nodes on average, and all `always`. Return weights of candidates' edges."""
         words = yield from graph.words(graph.key(_VARIATES, layer), 0, candidates.ids)
         pi = np.ones(len(words))
         pi[~always] = chances(candidates.mass[~always], count)

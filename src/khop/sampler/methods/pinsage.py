@@ -59,7 +59,7 @@ class PinSage(RankedNeighbors):
 
     @property
     def num_neighbors(self) -> list[int]:
-        """Most neighbours of a node in each hop."""
+        """Maximum number of neighbours that a node gets, for each hop."""
         return [self.num_neighbors_per_node] * self.num_layers
 
     def draw(self, graph: GraphAccess) -> Waiting[None]:

@@ -65,7 +65,7 @@ class Ppr(RankedNeighbors):
 
     @property
     def num_neighbors(self) -> list[int]:
-        """Most neighbours of a seed."""
+        """Maximum number of neighbours of a seed, as the fan-out of one hop."""
         return [self.max_nodes]
 
     def draw(self, graph: GraphAccess) -> Waiting[None]:

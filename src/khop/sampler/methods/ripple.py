@@ -54,7 +54,7 @@ class RippleWalk(NodeSubgraph):
 
     @property
     def num_neighbors(self) -> list[int]:
-        """Most nodes of a batch, as one hop."""
+        """Maximum number of nodes of a batch, as the fan-out of one hop."""
         return [self.num_nodes]
 
     def draw(self, graph: GraphAccess) -> Waiting[None]:

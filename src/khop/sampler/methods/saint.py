@@ -24,7 +24,7 @@ SOURCES = 18
 
 
 def visited(graph: GraphAccess, roots: Int64Array, length: int) -> Waiting[Int64Array]:
-    """Walk from roots over the only edge type.
+    """Walk from `roots` over the only edge type, `length` steps each.
 
     Returns:
         [n] int64, the roots, then the nodes that walks reach in each step.
@@ -35,7 +35,7 @@ def visited(graph: GraphAccess, roots: Int64Array, length: int) -> Waiting[Int64
 
 
 def sources(key: int, ends: Array, count: int) -> Int64Array:
-    """Draw nodes in proportion to their degrees, with replacement: the sources of uniform edges.
+    """Draw the sources of uniform edges, with replacement: nodes in proportion to degrees.
 
     Args:
         key: key of the draws.
@@ -182,7 +182,7 @@ class SaintNodes(NodeSubgraph):
 
     @property
     def num_neighbors(self) -> list[int]:
-        """Most nodes that a batch has beside its seeds, as one hop."""
+        """Maximum number of nodes that a batch has beside its seeds, as the fan-out of one hop."""
         return [self.num_nodes]
 
     def draw(self, graph: GraphAccess) -> Waiting[None]:

@@ -105,7 +105,7 @@ class StepMethod(ProgramMethod):
 
     @property
     def num_neighbors(self) -> list[int]:
-        """Sample sizes of all steps, checked.
+        """Fan-out of each step: its sample size, after checks.
 
         Raises:
             TypeError, ValueError: an invalid number of steps, sample size or attribute of the
@@ -174,7 +174,10 @@ class StepMethod(ProgramMethod):
     def _pick(
         self, transits: Transits, step: int, size: int
     ) -> tuple[Int64Array, Int64Array, Float64Array]:
-        """Call `next`. Return the picked nodes, the entries that become edges, and their values."""
+        """Call the user's `next`, and check its result.
+
+        Returns the picked nodes, the entries that become edges, and their values.
+        """
         name = f"{type(self).__name__}.next"
         returned: object = self.next(transits, step)
         values: object = None
@@ -213,7 +216,7 @@ class StepMethod(ProgramMethod):
 
 
 class _BatchNodes(NamedTuple):
-    """Nodes of a batch, in which a seed that was passed k times has k positions.
+    """Nodes of a batch. A seed that occurs k times among the seeds has k positions.
 
     Attributes:
         ids: [m] int64 engine's ids, each once.
@@ -248,7 +251,7 @@ class _BatchNodes(NamedTuple):
         return order
 
     def after_hop(self, graph: GraphAccess) -> _BatchNodes:
-        """Return the batch's nodes after `add_hop`."""
+        """Return the batch's nodes, with their ids and positions, after `add_hop` added some."""
         added = graph.subgraph.frontier(0)[0][len(self.numbers) :]
         own = np.arange(len(self.ids), len(self.ids) + len(added))
         return _BatchNodes(np.concatenate([self.ids, added]), np.concatenate([self.numbers, own]))
@@ -308,7 +311,10 @@ def _without_repeats(picks: Int64Array, transits: Transits) -> Int64Array:
 def _all_edges(
     nodes: Int64Array, values: Array, transits: Transits
 ) -> tuple[Int64Array, Float64Array]:
-    """Return all entries whose neighbour was picked, and per entry the sum of its picks' values."""
+    """Return all entries whose neighbour was picked, and the sum of the picks' values for each.
+
+    A collective step makes edges of all these entries.
+    """
     picked, inverse = np.unique(nodes[nodes >= 0], return_inverse=True)
     if not len(picked):
         return _NO_IDS, np.empty(0)

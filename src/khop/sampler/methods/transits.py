@@ -45,7 +45,7 @@ class Sample:
     key: Callable[[int, int, int], int] = lambda purpose, step, index: 0
 
     def after(self, new: Int64Array, transits: Int64Array, picks: Int64Array) -> Sample:
-        """Return the sample after a step that added nodes."""
+        """Return the sample after a step that drew `picks` for `transits` and added `new`."""
         return Sample(
             np.concatenate([self.nodes, new]),
             new,
@@ -112,7 +112,7 @@ class Transits:
         degrees: Int64Array | None = None,
         sample: Sample | None = None,
     ) -> Transits:
-        """Return the transits of a step. The arguments determine `begins` and `rows`."""
+        """Return the transits of a step. If `sample` is None, it has the nodes `ids` alone."""
         counts = counts.astype(np.int64)
         rows = np.repeat(np.arange(len(ids)), counts)
         begins = np.cumsum(counts) - counts

@@ -53,7 +53,7 @@ class WalkPlan:
 
 
 def acceptance(p: float, q: float) -> tuple[int, int, int]:
-    """Return the chances `back`, `near` and `far` by node2vec's p and q. The largest is `ONE`."""
+    """Return a `WalkPlan`'s chances back, near and far, by node2vec's p and q."""
     weights = 1 / p, 1.0, 1 / q
     back, near, far = (max(1, round(w / max(weights) * ONE)) for w in weights)
     return back, near, far
@@ -120,7 +120,7 @@ _Moves: TypeAlias = tuple[Int64Array, Int64Array, Int64Array]
 
 
 class _StepwiseWalks:
-    """Walks that take one step at a time, with requests to the owners of rows."""
+    """Walks over partitions: one step at a time for all walks, with requests to other parts."""
 
     def __init__(
         self, graph: GraphAccess, starts: Int64Array, plan: WalkPlan, with_edge: bool
@@ -135,7 +135,7 @@ class _StepwiseWalks:
         self._nodes[0] = starts
 
     def run(self) -> Waiting[tuple[Int64Array, Int64Array | None]]:
-        """Return nodes and edges as `walks` does."""
+        """Make all walks. Return their nodes, and their edges if requested."""
         nodes, edges, plan = self._nodes, self._edges, self._plan
         going = np.arange(nodes.shape[1])
         for step in range(len(plan.relations)):
@@ -151,13 +151,13 @@ class _StepwiseWalks:
         return np.ascontiguousarray(nodes.T), ordered
 
     def _words(self, purpose: int, step: int, trial: int, walk: Int64Array) -> UInt64Array:
-        """Draw a random number below 2^32 for each walk."""
+        """Draw a random number below 2^32 for each walk (by index), step and trial."""
         key = self._graph.key(purpose, self._plan.first_step + step, trial)
         words: UInt64Array = _native.draw_words(key, walk) >> np.uint64(32)
         return words
 
     def _uniform_step(self, step: int, going: Int64Array, trial: int = 0) -> Waiting[_Moves]:
-        """Draw a neighbour for each walk. Walks without neighbours do not move."""
+        """Draw a uniform neighbour for each walk in `going`. Walks without neighbours stay."""
         if not len(going):
             return going, going, going
         graph, plan = self._graph, self._plan

@@ -39,7 +39,7 @@ from khop.typing import NODE, EdgeType, Int64Array, NodeType, NumNeighbors
 
 
 class PygSampler(BaseSampler, abc.ABC):  # type: ignore[misc]
-    """Sampler with PyG's interface.
+    """Base of khop's samplers, which PyG's loaders accept as their sampler.
 
     Args:
         num_neighbors: fan-out of each hop, or {edge type: fan-outs}, or a sampling method.
@@ -95,12 +95,12 @@ class PygSampler(BaseSampler, abc.ABC):  # type: ignore[misc]
 
     @property
     def info(self) -> GraphInfo:
-        """The graph, with the times and weights that draws use."""
+        """Types and counts of the graph, with the times and weights that draws use."""
         return self._info
 
     @property
     def spec(self) -> SamplingSpec:
-        """Fan-outs and options of the draws."""
+        """Fan-outs and other options of the draws."""
         return self._spec
 
     @property
@@ -120,7 +120,7 @@ class PygSampler(BaseSampler, abc.ABC):  # type: ignore[misc]
 
     @property
     def is_temporal(self) -> bool:
-        """True if each seed sees the graph at a time."""
+        """True if draws depend on times: each seed has only neighbours up to its own time."""
         return self._spec.temporal
 
     @property
@@ -134,7 +134,7 @@ class PygSampler(BaseSampler, abc.ABC):  # type: ignore[misc]
         return None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the state without objects that another process creates anew, such as kernels'."""
+        """Return the state for pickling, without objects that the other process creates anew."""
         state = self.__dict__.copy()
         for name in ("_drawer", "_kept", "_calls"):
             del state[name]
@@ -240,9 +240,9 @@ class PygSampler(BaseSampler, abc.ABC):  # type: ignore[misc]
         return SeedSet(self._info.node_types.index(node_type), seeds, times)
 
     def link_sampler(self, link_type: EdgeType | None, options: LinkOptions) -> LinkSampler:
-        """Return the sampler of links of a type. The last one is kept, with its weights' tables.
+        """Return the sampler of links of an edge type.
 
-        :meta private:
+        It is kept for the next call of equal options. :meta private:
         """
         neg = options.neg_sampling
         key = (link_type, options.strict, options.exclude, neg and (neg.mode, neg.amount))
@@ -270,7 +270,7 @@ class PygSampler(BaseSampler, abc.ABC):  # type: ignore[misc]
         return input_type
 
     def _key(self, key: BatchKey | None) -> BatchKey:
-        """Return the random key of a call."""
+        """Return the random key of a call: `key`, the scope's, or the sampler's next one."""
         key = key or next_key()
         if key is not None:
             return key
@@ -282,7 +282,7 @@ class PygSampler(BaseSampler, abc.ABC):  # type: ignore[misc]
         return BatchKey(_native.run_key(self.seed, epoch, self.stream), next(self._calls))
 
     def _check_taken(self, with_values: bool) -> None:
-        """Raise ValueError if the caller would drop values of the method."""
+        """Raise ValueError if the sampling method delivers values that the caller would drop."""
         delivered = self._delivered
         if delivered and not with_values and not in_scope():
             raise ValueError(
@@ -294,34 +294,41 @@ class PygSampler(BaseSampler, abc.ABC):  # type: ignore[misc]
 
     @abc.abstractmethod
     def _info_for(self, num_neighbors: NumNeighbors | SamplingMethod) -> GraphInfo:
-        """Return the graph as draws see it. Raise ValueError if it lacks times or weights."""
+        """Return types and counts of the graph, with the times and weights that draws use.
+
+        Raises:
+            ValueError: the graph lacks times or weights that options name.
+        """
 
     @abc.abstractmethod
     def _make_drawer(self) -> Any:
-        """Return the object that draws by `spec`, when `spec` has changed."""
+        """Return the object that draws by `spec`. Called again when `spec` has changed."""
 
     @abc.abstractmethod
     def _make_link_sampler(self, spec: LinkSpec, neg: NegativeSampling | None) -> LinkSampler:
-        """Return a sampler of links."""
+        """Return a sampler of link batches. `neg` describes negatives, or is None."""
 
     def _own_ids(self, node_type: NodeType, seeds: Int64Array) -> Int64Array:
-        """Convert seeds, which are checked, to the ids that draws use."""
+        """Convert checked node ids of the user to the ids by which the engine draws."""
         del node_type
         return seeds
 
     @abc.abstractmethod
     def _times_of(self, node_type: NodeType, seeds: Int64Array) -> Int64Array | None:
-        """Return keys of the seeds' own times, or None. `seeds` are ids that draws use."""
+        """Return int64 keys of the seed nodes' own times, or None. `seeds` are the engine's ids."""
 
     @abc.abstractmethod
     def _nodes_drawn(self, seeds: SeedSet, key: BatchKey | None) -> SampledSubgraph:
-        """Return the neighbourhood of seeds, by the user's ids."""
+        """Return the drawn neighbourhood of seeds, with the user's node ids."""
 
     @abc.abstractmethod
     def _links_drawn(
         self, sampler: LinkSampler, links: Links, key: BatchKey | None
     ) -> tuple[SampledSubgraph, LinkSeeds]:
-        """Return the neighbourhood of links, by the user's ids, its trees numbered by link."""
+        """Return the drawn neighbourhood of links, with the user's node ids.
+
+        Trees of a disjoint batch are numbered by link. The second value has the ends' positions.
+        """
 
 
 class _KeptSampler(NamedTuple):
@@ -331,7 +338,7 @@ class _KeptSampler(NamedTuple):
 
 
 def _check_input(index: object, form: type) -> None:
-    """Raise TypeError unless a sampler's input is of PyG's input class `form`."""
+    """Raise TypeError unless a sampler's input is of the class `form`, which is PyG's."""
     if not isinstance(index, form):
         raise TypeError(
             f"a sampler takes a torch_geometric.sampler.{form.__name__} (got "

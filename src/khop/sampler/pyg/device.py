@@ -83,17 +83,17 @@ class DeviceOptions:
 
     @classmethod
     def of_graph(cls, graph: Graph) -> DeviceOptions:
-        """Return the defaults for a graph: its mode as `graph_mode`, unless it is 'CPU'."""
+        """Return default options: the graph's `mode` as `graph_mode`, unless it is 'CPU'."""
         return cls() if graph.mode == "CPU" else cls(graph_mode=graph.mode)
 
     @property
     def is_split(self) -> bool:
-        """True if a part of the rows stays on the host."""
+        """True if some rows of attributes are on the device and the others on the host."""
         return self.split_ratio is not None or self.budget is not None
 
 
 class StreamPool:
-    """Idle CUDA streams of khop's own: leased, reused and never destroyed.
+    """Pool of CUDA streams of khop's own: each has one user at a time, and none is destroyed.
 
     Torch hands out 32 streams of a GPU in turn. Other libraries, such as NCCL, use some of them. If
     a loader records a CUDA graph on such a stream, other work on it is recorded and not run. So a
@@ -138,7 +138,7 @@ STREAMS = StreamPool()
 
 
 class TorchDevice:
-    """A device, with its torch device and its CUDA stream.
+    """A device that draws batches, with its torch device and a CUDA stream of its own.
 
     One thread at a time may use it: hold `lock`.
 
@@ -164,7 +164,7 @@ class TorchDevice:
         self.native = open_device(self.name, self._stream)
 
     def empty(self, shape: Sequence[int], dtype: torch.dtype = torch.int64) -> Tensor:
-        """Return a tensor in the device's memory, for the device to write. Call within `scope`."""
+        """Return an uninitialised tensor in the device's memory. Call within `scope`."""
         return torch.empty(shape, dtype=dtype, device=self.torch_device)
 
     def scope(self) -> AbstractContextManager[None]:
@@ -172,9 +172,10 @@ class TorchDevice:
         return contextlib.nullcontext() if self._stream is None else on_stream(self._stream)
 
     def mark(self) -> torch.cuda.Event | None:
-        """Return an event after all work submitted so far, for `wait_and_record_stream`.
+        """Record an event on the device's stream, after all work submitted so far, and return it.
 
-        Torch has no streams on an emulated device: wait for the work instead, and return None.
+        `wait_and_record_stream` waits for it. An emulated device has no streams: this waits for the
+        work instead, and returns None.
         """
         if self._stream is None:
             self.native.synchronize()
@@ -183,7 +184,7 @@ class TorchDevice:
         return event
 
     def mark_of_user(self) -> torch.cuda.Event | None:
-        """Return an event of torch's current stream on this device, after the user's work."""
+        """Record an event on torch's current stream of this device, after the user's work."""
         if self._stream is None:
             return None
         event: torch.cuda.Event = torch.cuda.current_stream(self.torch_device).record_event()
@@ -202,13 +203,13 @@ def on_stream(stream: torch.cuda.Stream) -> Iterator[None]:
 
 
 def tensors_of(drawn: SampledSubgraph) -> list[Tensor]:
-    """Return the tensors of a drawn subgraph."""
+    """Return all tensors of a drawn subgraph, in a list."""
     edges = [edge for edge in drawn.edges if edge is not None]
     return [*drawn.nodes, *drawn.edge_index, *edges, *(drawn.trees or ())]
 
 
 def tensors_in(batch: Data | HeteroData) -> list[Tensor]:
-    """Return the dense tensors of a `Data` or `HeteroData`."""
+    """Return the dense tensors of a `Data` or `HeteroData`, in a list."""
     return [t for store in batch.stores for value in store.values() for t in tensors_within(value)]
 
 
@@ -225,7 +226,7 @@ def tensors_within(value: object) -> list[Tensor]:
 
 
 def _parts_of(value: object) -> list[Tensor]:
-    """Return the dense tensors of a tensor or a sparse matrix."""
+    """Return a dense tensor itself, or the dense tensors that a sparse matrix consists of."""
     if isinstance(value, torch_geometric.typing.SparseTensor):
         return [part for part in vars(value.storage).values() if isinstance(part, Tensor)]
     if not isinstance(value, Tensor):
@@ -240,10 +241,11 @@ def _parts_of(value: object) -> list[Tensor]:
 
 
 def wait_and_record_stream(tensors: Iterable[Tensor], moment: torch.cuda.Event | None) -> None:
-    """Make torch's current stream wait until tensors are written, and record that it uses them.
+    """Make torch's current stream wait for an event, and record that it uses the tensors.
 
-    Torch keeps the memory until this stream is done with it, also if the tensor is deleted earlier.
-    For other memory (a device arena's), torch's allocator can raise an error.
+    The event is `moment`, after which the tensors are written. Torch keeps their memory until this
+    stream is done with it, also if a tensor is deleted earlier. For other memory (a device
+    arena's), torch's allocator can raise an error.
     """
     if moment is None:
         return
@@ -268,7 +270,7 @@ def _is_torchs(tensor: Tensor) -> bool:
 
 
 class DeviceDrawer(SubgraphSampler):
-    """Subgraph sampler whose batches a device draws.
+    """Sampler of a graph in memory whose batches a device draws.
 
     Args:
         graph, spec, backward: see `SubgraphSampler`.
@@ -296,7 +298,7 @@ class DeviceDrawer(SubgraphSampler):
         self._names = names
 
     def draw_nodes(self, seeds: Sequence[SeedSet], run_key: int, batch: int) -> SampledSubgraph:
-        """Draw as `SubgraphSampler` does, and set `written` by `TorchDevice.mark`."""
+        """Draw the neighbourhood of seeds. Event `written` of the result marks its completion."""
         with self._device.lock, self._device.scope():
             drawn = super().draw_nodes(seeds, run_key, batch)
             return drawn._replace(written=self._device.mark())
@@ -304,7 +306,7 @@ class DeviceDrawer(SubgraphSampler):
     def draw_links(
         self, sampler: LinkSampler, links: Links, run_key: int, batch: int
     ) -> tuple[SampledSubgraph, LinkSeeds]:
-        """Draw as `SubgraphSampler` does, and set `written` by `TorchDevice.mark`."""
+        """Draw the neighbourhood of links. Event `written` of the result marks its completion."""
         with self._device.lock, self._device.scope():
             drawn, seeds = super().draw_links(sampler, links, run_key, batch)
             return drawn._replace(written=self._device.mark()), seeds

@@ -60,17 +60,21 @@ def batch_scope(key: BatchKey | None = None) -> Iterator[None]:
 
 
 def open_scope(key: BatchKey | None) -> None:
-    """Open the scope of a batch, for a worker process that makes nothing but a loader's batches."""
+    """Open the scope of a batch for the rest of this worker process, or until the next call.
+
+    Calls of samplers in the scope draw by `key`. If None, samplers take their own keys. For a
+    process that only makes a loader's batches.
+    """
     _scope.is_open, _scope.key, _scope.calls = True, key, 0
 
 
 def in_scope() -> bool:
-    """Return True within the scope of a batch."""
+    """Return True if this thread is making a loader's batch: within the scope of a batch."""
     return _scope.is_open
 
 
 def next_key() -> BatchKey | None:
-    """Return the key of the scope's next call, or None outside a scope.
+    """Return the random key for the next call of a sampler in the scope, or None outside a scope.
 
     The first call gets the batch's key. Further calls get keys derived from it.
     """

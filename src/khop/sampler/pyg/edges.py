@@ -33,7 +33,7 @@ class EdgeArrays(NamedTuple):
         return len(self.dst if self.layout == "CSR" else self.src)
 
     def ends(self) -> tuple[ArrayLike, ArrayLike]:
-        """Return sources and destinations, [num_edges] each."""
+        """Return the source and the destination of each edge, [num_edges] each."""
         src, dst = self.src, self.dst
         if self.layout == "CSC":
             dst = _expanded(to_ids(dst, "row pointers"))
@@ -44,7 +44,7 @@ class EdgeArrays(NamedTuple):
     def topology(
         self, owner: str, num_src: int, num_dst: int, edge_dir: EdgeDir = "in", **attributes: Any
     ) -> Topology:
-        """Compress the edges by destination, or by source.
+        """Compress the edges by destination, or by source, to a `Topology`.
 
         Args:
             owner: name of the graph in error messages.
@@ -72,12 +72,17 @@ class EdgeArrays(NamedTuple):
 
 
 def _expanded(pointers: IntArray) -> IntArray:
-    """Return the row of each entry."""
+    """Return the row of each entry of a compressed matrix, from its row pointers."""
     return np.repeat(np.arange(len(pointers) - 1), np.diff(pointers))
 
 
 def _pointers(values: ArrayLike, owner: str, unit: str, num_rows: int, num_edges: int) -> IntArray:
-    """Return pointers of `num_rows` rows. Trailing rows that were left out have no edges."""
+    """Return row pointers [num_rows + 1]. Trailing rows that the user left out have no edges.
+
+    Raises:
+        ValueError: too many rows, or pointers that do not ascend to `num_edges`. The message has
+            the graph's name (`owner`) and the nodes' role (`unit`).
+    """
     pointers = to_ids(values, f"row pointers of {owner}")
     check_pointers(pointers, num_edges, owner)
     missing = num_rows + 1 - len(pointers)

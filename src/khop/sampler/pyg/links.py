@@ -17,12 +17,13 @@ from khop.typing import EDGE, Array, EdgeType
 
 
 class LinkOptions(NamedTuple):
-    """Options of a loader's link batches.
+    """Options of a loader's link batches: negatives, and edges that are excluded.
 
     Attributes:
         neg_sampling: PyG's description of negatives, or None.
         strict: negatives are no edges of the graph.
-        exclude: edges that are left out of the neighbourhoods.
+        exclude: edges that are left out of the neighbourhoods, as `exclude_seed_edges` of
+            `khop.loader.LinkNeighborLoader`.
     """
 
     neg_sampling: NegativeSampling | None = None
@@ -123,14 +124,17 @@ def link_metadata(index: EdgeSamplerInput, spec: LinkSpec, seeds: LinkSeeds) -> 
 
 
 def binary_labels(label: Tensor | None, num_links: int, num_negatives: int) -> Tensor:
-    """Return labels of links, then zeros for negatives. Links without labels have ones."""
+    """Return the labels of a batch's links, followed by a zero for each negative.
+
+    If the links have no labels (None), theirs are ones.
+    """
     if label is None:
         label = torch.ones(num_links)
     return torch.cat([label, label.new_zeros((num_negatives, *label.shape[1:]))])
 
 
 def repeat_rows(values: Tensor, count: int) -> Tensor:
-    """Repeat values of links until there are `count`."""
+    """Repeat values of links, in order, until there are `count` rows."""
     if len(values) == 0:
         return values
     return values[torch.arange(count) % len(values)]

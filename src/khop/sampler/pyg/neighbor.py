@@ -162,7 +162,7 @@ class NeighborSampler(PygSampler):
         return self.graph.num_nodes if self.graph.is_heterogeneous else self.graph.num_nodes[NODE]
 
     def draw_nodes(self, seeds: Sequence[SeedSet], key: BatchKey | None = None) -> SampledSubgraph:
-        """Draw the neighbourhood of seeds, at most one set per node type.
+        """Draw the neighbourhood of seeds, at most one set per node type. `key`: see `_key`.
 
         :meta private:
         """
@@ -170,7 +170,7 @@ class NeighborSampler(PygSampler):
         return self._drawer.draw_nodes(seeds, run, batch)
 
     def access(self, key: BatchKey) -> GraphAccess:
-        """Return the graph as programs see it, for draws with the key of a batch.
+        """Return what a program (sampling method in Python) sees of the graph, for this key.
 
         :meta private:
         """
@@ -179,7 +179,7 @@ class NeighborSampler(PygSampler):
     def draw_links(
         self, sampler: LinkSampler, links: Links, key: BatchKey | None = None
     ) -> tuple[SampledSubgraph, LinkSeeds]:
-        """Draw the neighbourhood of links by a sampler from `link_sampler`.
+        """Draw the neighbourhood of links by a sampler from `link_sampler`. `key`: see `_key`.
 
         Returns the subgraph, its trees numbered by link, and the positions of the links' ends.
 
@@ -189,7 +189,7 @@ class NeighborSampler(PygSampler):
         return self._drawer.draw_links(sampler, links, run, batch)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the state for another process, as `PygSampler` does.
+        """Return the state for pickling, without objects that the other process creates anew.
 
         Raises:
             TypeError: the sampler draws on a device.
@@ -312,7 +312,7 @@ class NeighborSampler(PygSampler):
 def _check_num_nodes(
     expected: int | Tensor | Mapping[NodeType, int | Tensor] | None, counts: Mapping[NodeType, int]
 ) -> None:
-    """Raise ValueError if the numbers of nodes that a caller expects are not the graph's."""
+    """Raise ValueError if the user's numbers of nodes (`expected`) differ from the graph's."""
     if expected is None:
         return
     by_type = expected if isinstance(expected, Mapping) else {NODE: expected}

@@ -31,15 +31,17 @@ _V = TypeVar("_V")
 
 
 class SampledSubgraph(NamedTuple):
-    """A batch's subgraph. Lists have an entry for each node or edge type, in the graph's order.
+    """A batch's subgraph as tensors, before it is converted to PyG's form.
+
+    Lists have an entry for each node or edge type, in the graph's order.
 
     Attributes:
         nodes: [num_nodes] ids.
         edge_index: [2, num_edges] numbers of sources and destinations in `nodes`.
         edges: [num_edges] the user's edge ids, or None for a type without.
         trees: [num_nodes] the tree of each node, if the batch is disjoint.
-        nodes_per_hop: number of seeds, then of the nodes that each hop added. None where hops
-            are not separable.
+        nodes_per_hop: number of seeds, then of the nodes that each hop added. None where hops are
+            not separable.
         edges_per_hop: number of edges that each hop added, or None as above.
         values: the sampling method's values, by name: 'e0.edge_norm' is [num_edges] float32 of edge
             type 0, 'n0.node_norm' [num_nodes] of node type 0. Names without a type are of the whole
@@ -59,10 +61,10 @@ class SampledSubgraph(NamedTuple):
 
 
 class OutputMetadata(tuple[Any, ...]):
-    """Metadata of a sampler's output as PyG's loaders read it, with the method's values.
+    """Metadata of a sampler's output, a tuple as PyG's loaders read it, with `values` beside it.
 
     Attributes:
-        values: see `SampledSubgraph`.
+        values: the sampling method's values by name, see `SampledSubgraph`.
     """
 
     values: Mapping[str, Any]
@@ -76,17 +78,17 @@ class OutputMetadata(tuple[Any, ...]):
         return tuple(self), dict(self.values)
 
     def __getstate__(self) -> None:
-        """Return None, as `__getnewargs__` returns all state."""
+        """Return None: `__getnewargs__` has all that pickling needs."""
 
 
 def values_of(out: SamplerOutput | HeteroSamplerOutput) -> Mapping[str, Any]:
-    """Return the method's values in an output in PyG's form, if khop's sampler made it."""
+    """Return the sampling method's values in a sampler's output. Empty if khop did not make it."""
     metadata = out.metadata
     return metadata.values if isinstance(metadata, OutputMetadata) else {}
 
 
 class SubgraphWriter:
-    """Writer of drawn subgraphs to new tensors.
+    """Writer that converts the engine's subgraphs to new tensors.
 
     Args:
         edge_ids: the user's id of the edge at each position, for each edge type. If None, the ids
@@ -105,7 +107,7 @@ class SubgraphWriter:
         self._output = _native.SubgraphOutput(edge_ids, backward)
 
     def write(self, subgraph: _native.Subgraph) -> SampledSubgraph:
-        """Write a subgraph that the engine returned."""
+        """Return the engine's subgraph as tensors."""
         num_nodes, num_edges, node_hops, edge_hops = self._output.sizes(subgraph)
         nodes = [self._empty(n) for n in num_nodes]
         ends = [self._empty(2, n) for n in num_edges]
@@ -129,7 +131,10 @@ class SubgraphWriter:
 
 
 def number_by_link(drawn: SampledSubgraph, num_links: int) -> None:
-    """Number the trees of a disjoint batch by link in place, not by end of a link."""
+    """Number the trees of a disjoint link batch by link, in place.
+
+    Before, each end of a link has a tree of its own.
+    """
     for tree in drawn.trees or ():
         tree.copy_(link_of_tree(tree, num_links))
 
@@ -155,7 +160,10 @@ class SubgraphSampler:
         return self._written(self._engine.sample_local(seeds, run_key, batch))
 
     def access(self, run_key: int, batch: int) -> BatchDraw:
-        """Return the graph as programs see it, for draws with the key of a batch."""
+        """Return the graph as a program (sampling method in Python) sees it, for draws of a batch.
+
+        `run_key` (the epoch's) and `batch` determine the random numbers.
+        """
         subgraph = _native.Subgraph(self.view.num_nodes, self.view.relations, False)
         return BatchDraw(self._engine.rows, subgraph, (), (), (run_key, batch), False)
 
@@ -171,10 +179,10 @@ class SubgraphSampler:
         return drawn, seeds
 
     def _wait_for_tensors(self) -> None:
-        """Wait until torch can read the tensors. On the CPU they are written already."""
+        """Wait until torch can read the tensors. No wait is needed on the CPU."""
 
     def _written(self, subgraph: Any) -> SampledSubgraph:
-        """Write a drawn subgraph to tensors, and reuse its buffers."""
+        """Convert a drawn subgraph to tensors, and keep its buffers for the next one."""
         drawn = self._writer.write(subgraph)
         self._engine.release(subgraph)
         return drawn
@@ -186,7 +194,7 @@ def to_pyg(
     metadata: tuple[Any, ...],
     forms: tuple[type[SamplerOutput], type[HeteroSamplerOutput]],
 ) -> SamplerOutput | HeteroSamplerOutput:
-    """Return a subgraph in PyG's form, with every type of a heterogeneous graph.
+    """Convert a subgraph to PyG's sampler output, with every type of a heterogeneous graph.
 
     Args:
         drawn: the subgraph.

@@ -38,14 +38,17 @@ Walks: TypeAlias = tuple[Int64Array, "Int64Array | None"]
 
 @runtime_checkable
 class PartitionedRows(Protocol):
-    """A partitioned graph whose rows this process may ask for: `khop.distributed.DistDataset`."""
+    """A partitioned graph that `random_walk` accepts: a `khop.distributed.DistDataset`."""
 
     @property
     def info(self) -> GraphInfo:
-        """Types and counts."""
+        """Node and edge types of the graph, with their counts."""
 
     def run_on_rows(self, steps: Callable[[GraphRows], Waiting[_T]]) -> _T:
-        """Run a generator that requests rows until it ends, and return its result."""
+        """Run a generator that requests rows of any partition, and return its result.
+
+        A row is a node with its neighbours. The generator yields its requests.
+        """
 
 
 WalkedGraph: TypeAlias = (
@@ -152,7 +155,7 @@ def random_walk(
 
 
 class Walker:
-    """Graph that walks go over.
+    """A graph, in memory or partitioned, over which `random_walk` and loaders of walks go.
 
     Args:
         graph, num_nodes: see `random_walk`.
@@ -244,7 +247,10 @@ def make_plan(
     metapath: Sequence[EdgeType] | None,
     restart: float | Sequence[float],
 ) -> tuple[WalkPlan, int]:
-    """Return the steps of walks, and the index of the node type where they begin."""
+    """Check the arguments of `random_walk`, and return the plan of the walks' steps.
+
+    The second value is the index of the node type where walks begin.
+    """
     if isinstance(walk_length, bool) or not isinstance(walk_length, int) or walk_length < 0:
         raise ValueError(f"walk_length must be an integer, not negative (got {walk_length!r})")
     for name, value in (("p", p), ("q", q)):
@@ -270,7 +276,12 @@ def make_plan(
 def _relations_of(
     info: GraphInfo, metapath: Sequence[EdgeType] | None, walk_length: int
 ) -> list[int]:
-    """Return the edge types of a metapath as indices, checked to follow one another."""
+    """Return the index of each edge type of the metapath.
+
+    Raises:
+        TypeError, ValueError: the metapath is missing or malformed, or its types do not follow one
+            another.
+    """
     relations: dict[tuple[str, ...], int] = {t: i for i, t in enumerate(info.edge_types)}
     if not metapath:
         raise ValueError(
@@ -303,7 +314,10 @@ def _walked(
     batch_key: tuple[int, int],
     with_edge: bool,
 ) -> Waiting[Walks]:
-    """Walk over rows, from and to original ids. Edges of graphs in memory stay positions."""
+    """Walk over the rows of a partitioned graph or of a graph in memory, by original node ids.
+
+    Edges are original ids in partitions, and positions in memory. See `Walker.walk`.
+    """
     view = rows.view
     subgraph = _native.Subgraph(view.num_nodes, view.relations, False, False)
     draw = BatchDraw(rows, subgraph, (), (), batch_key, with_edge, num_threads=torch_threads())

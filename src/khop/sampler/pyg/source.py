@@ -61,7 +61,10 @@ def as_input(data: object) -> Data | HeteroData | tuple[FeatureStore, GraphStore
 
 
 def open_input(data: object) -> PygInput | StoreInput:
-    """Wrap the user's data, as `as_input` accepts it."""
+    """Wrap the user's data, which may have any form that `as_input` accepts.
+
+    Both wrappers have the same interface: types, counts, edges and attributes.
+    """
     data = as_input(data)
     return PygInput(data) if isinstance(data, (Data, HeteroData)) else StoreInput(*data)
 
@@ -149,7 +152,7 @@ def times_of(
 
 
 def weights_of(source: PygInput | StoreInput, name: str | None) -> dict[EdgeType, Array]:
-    """Return weights of edges, in a dtype that kernels read.
+    """Return weights of edges, in a dtype that kernels read. If `name` is None, there are none.
 
     Raises:
         ValueError: no such attribute, or invalid weights.
@@ -172,7 +175,7 @@ def weights_of(source: PygInput | StoreInput, name: str | None) -> dict[EdgeType
 
 
 def _of_type(attribute: str, graph_type: NodeType | EdgeType) -> str:
-    """Return an attribute's name in error messages. A homogeneous graph's types have no names."""
+    """Return an attribute's name for error messages, with its type in a heterogeneous graph."""
     return attribute if graph_type in (NODE, EDGE) else f"{attribute} of {graph_type!r}"
 
 
@@ -201,7 +204,7 @@ class PygInput:
 
     @property
     def info(self) -> GraphInfo:
-        """Types and counts, for checks of users' input. Reads no edges."""
+        """Node and edge types and their counts, for checks of users' input. Reads no edges."""
         return GraphInfo(self.num_nodes, list(self._edge_stores), self.heterogeneous)
 
     @cached_property
@@ -235,7 +238,7 @@ class PygInput:
         return self._attribute(name, self._node_stores, "nodes")
 
     def edge_attribute(self, name: str) -> dict[EdgeType, ArrayLike]:
-        """Return an edge attribute [num_edges, ...] of each type with it, in order of `edges`."""
+        """Return an edge attribute [num_edges, ...] of each type with it, in `edges` order."""
         return self._attribute(name, self._edge_stores, "edges")
 
     def _attribute(self, name: str, stores: dict[Any, Any], unit: str) -> dict[Any, ArrayLike]:

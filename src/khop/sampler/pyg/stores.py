@@ -47,7 +47,7 @@ class StoreInput:
 
     @cached_property
     def _edge_attrs(self) -> dict[EdgeType, EdgeAttr]:
-        """The entry of the store's list to read, for each edge type."""
+        """For each edge type, the edge list to read: PyG's `EdgeAttr` in the graph store."""
         listed = [copy.copy(attr) for attr in self._graph_store.get_all_edge_attrs()]
         if not listed:
             raise ValueError(f"the graph store '{self._graph_store}' lists no edges")
@@ -109,7 +109,7 @@ class StoreInput:
         return max(sizes)
 
     def _sizes(self, node_type: NodeType) -> list[int]:
-        """Return the numbers of nodes that the sizes of edge types give."""
+        """Return the numbers of nodes of a type that the `size` of edge lists state."""
         return [
             check_count(attr.size[side], f"the size of edge type {t}")
             for t, attr in self._edge_attrs.items()
@@ -118,7 +118,7 @@ class StoreInput:
         ]
 
     def _rows(self, node_type: NodeType) -> list[int]:
-        """Return the numbers of rows of a node type's attributes."""
+        """Return the number of rows of each attribute of a node type, if it is known."""
         listed = self.features.get_all_tensor_attrs()
         if self.heterogeneous:
             named = [attr for attr in listed if _group(attr) == node_type]
@@ -138,7 +138,10 @@ class StoreInput:
         return int(size[0]) if size is not None and len(size) > 0 else None
 
     def owner(self, attr: TensorAttr) -> NodeType | EdgeType | None:
-        """Return the type that an attribute of the feature store's list belongs to, or None."""
+        """Return the node or edge type that an attribute of the feature store belongs to.
+
+        None if it belongs to no type of the graph.
+        """
         group = _group(attr)
         if self.heterogeneous:
             group = tuple(group) if isinstance(group, list) else group
@@ -176,12 +179,12 @@ class StoreInput:
 
 
 def _group(attr: TensorAttr) -> Any:
-    """Return the group of an attribute, None if it is unset as by PyG's `Data`."""
+    """Return an attribute's group: node type, edge type, or None if it is unset, as in a `Data`."""
     return attr.group_name if attr.is_set("group_name") else None
 
 
 def with_index(attr: TensorAttr, index: Any) -> TensorAttr:
-    """Return a copy of a feature store's attribute, with the rows to ask for. None asks for all."""
+    """Return a copy of an attribute's description that requests these rows (None: all)."""
     asked = copy.copy(attr)
     asked.group_name = _group(attr)
     asked.index = index

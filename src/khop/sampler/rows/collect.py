@@ -1,8 +1,8 @@
 """Collection of batches: a subgraph and its attributes, written to arrays that are given.
 
-Rows come from the local part, from its copies of other parts' hot rows, from a cache of rows that
-earlier batches requested, and from the owners of the rest. Requests to owners are sent before
-anything is copied here.
+Rows come from the local part, from its copies of other parts' hot rows, and from the owners of the
+rest. A cache has rows of owners that earlier batches requested. Requests are sent before anything
+is copied here.
 
 Arrays are named `n<type>.<attribute>` and `e<type>.<attribute>`. `id` holds original node ids,
 `edge_id` original edge ids, `edge_index` the endpoints' indices in the batch. `t<type>` holds the
@@ -33,11 +33,14 @@ from khop.sampler.rows.row_cache import RowCache, TableSize, capacities
 from khop.sampler.rows.row_fetcher import PartRows, RowFetch, write_rows
 from khop.sampler.spec import MAX_TYPES
 from khop.storage.part import Part
-from khop.trace.clock import ROWS, BatchTimings
+from khop.trace.clock import REUSED, ROWS, BatchTimings
 from khop.typing import Array
 
 _INT64 = np.dtype(np.int64)
 _MAX_ATTRIBUTES = 4096  # of a type
+# Announced batches for rows on disk: 4 % more misses than with all batches of an epoch, where 8
+# batches have 12 % more (benchmarks/disk.py, cache of 15 % of the rows).
+_KNOWN_FOR_DISK = 32
 
 _Names = Annotated[list[Annotated[str, AtMost(512)]], AtMost(_MAX_ATTRIBUTES), Distinct()]
 _NamesByType = Annotated[list[_Names], AtMost(MAX_TYPES)]
@@ -75,16 +78,18 @@ class DrawnBatch:
         extras: further arrays of the batch, by name: 's.<name>' of seeds, of any shape,
             'n<type>.<name>' [num_nodes] and 'e<type>.<name>' [num_edges] of a type.
         fetches: the rows of each table, located.
+        reused_bytes: bytes of its rows that earlier batches requested.
     """
 
     subgraph: Any
     batch: int
     extras: Mapping[str, Array]
     fetches: list[RowFetch] = field(default_factory=list)
+    reused_bytes: int = 0
 
 
 class Collector:
-    """Writer of the arrays of batches.
+    """Writer of batches to arrays: ids, edges and attributes, also from other partitions.
 
     A batch goes through `locate`, `announce`, `request` and `collect`. If there are caches of other
     parts' rows (`is_ordered`), batches are collected in the order in which they were requested.
@@ -148,8 +153,14 @@ class Collector:
         """
         return bool(self._caches) or self._reads_disk
 
+    @property
+    def batches_known(self) -> int:
+        """Number of batches that should be announced, for caches and stores to choose well."""
+        known = [cache.batches_known for cache in self._caches.values()]
+        return max([*known, _KNOWN_FOR_DISK * self._reads_disk])
+
     def _stored(self, node_type: int) -> list[str]:
-        """Return the attributes of a node type that come from the folder."""
+        """Return the names of a node type's attributes that are read from the folder."""
         names = self._spec.node_attrs[node_type]
         return [name for name in names if name != "y" or node_type not in self._labels]
 
@@ -221,6 +232,8 @@ class Collector:
         record = self._record(subgraph, extras)
         arrays = allocate(record)
         self._count(record, subgraph, drawn.batch, self._origins(fetches))
+        for i in self._caches:
+            drawn.reused_bytes += fetches[i].origins[REUSED] * self._tables[i].row_bytes
         for name, values in extras.items():
             np.copyto(arrays[name], values)
         for i in range(len(self._part.meta.edge_types)):
@@ -237,7 +250,7 @@ class Collector:
         return record
 
     def _origins(self, fetches: Sequence[RowFetch]) -> list[int]:
-        """Return how many rows of nodes have each origin, in the order of `ROWS`."""
+        """Return how many rows of nodes are local, local copies of hot rows, or of other parts."""
         counts = [0] * len(ROWS)
         for table, fetch in zip(self._tables, fetches, strict=True):
             if table.unit == "node":
@@ -245,7 +258,10 @@ class Collector:
         return counts
 
     def _record(self, subgraph: _native.Subgraph, extras: Mapping[str, Array]) -> Record:
-        """Return the batch's sizes with its layout, which batches with the same arrays share."""
+        """Return the record (sizes and layout) of a batch.
+
+        Batches with equal arrays share a layout.
+        """
         key = tuple((name, array.dtype, array.ndim) for name, array in extras.items())
         layout = self._layouts.get(key)
         if layout is None:
@@ -276,7 +292,10 @@ class Collector:
     def _layout(
         self, index: int, subgraph: _native.Subgraph, extras: Mapping[str, Array]
     ) -> Layout:
-        """Return a layout. Sizes are nodes and edges of each type, then axes of seeds' arrays."""
+        """Return the layout of a batch: its arrays and counters.
+
+        The sizes are the numbers of nodes and edges of each type, then axes of seeds' arrays.
+        """
         num_nodes, num_edges = len(self._part.meta.node_types), len(self._part.meta.edge_types)
         node_axes = [-1 - i for i in range(num_nodes)]
         edge_axes = [-1 - num_nodes - i for i in range(num_edges)]
@@ -323,7 +342,7 @@ class Collector:
 
 
 def _remote_size(part: Part, table: PartRows) -> TableSize:
-    """Return the size of a table's rows in other parts, without those that the part has copies of.
+    """Return the size of a table's rows in other parts, without rows that the part has copies of.
 
     Ids of edges alone are not cached.
     """

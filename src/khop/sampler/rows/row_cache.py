@@ -22,11 +22,15 @@ from khop.sampler.rows.row_fetcher import LocalRows, PartRows, RowFetch, RowRequ
 from khop.trace.clock import REUSED
 from khop.typing import Array, Int64Array
 
-PLAN_BYTES = 160
-"""Bytes that the plan takes per cached row, for the rows of announced batches included."""
+PLAN_BYTES = 64
+"""Bytes that the plan takes per cached row. A row of an announced batch takes up to 80 beside."""
 
 # Rows with fewer bytes are not cached: the plan of the cache takes more memory than they do.
-_MIN_ROW_BYTES = 64
+_MIN_ROW_BYTES = 32
+
+# Rows of announced batches per row of the cache. With 4 times as many, misses are within 3 % of
+# those with all batches known, with twice as many within 25 % (Debian's packages, 32 to 256 seeds).
+_ROWS_KNOWN = 4
 
 
 class RowCache:
@@ -46,23 +50,35 @@ class RowCache:
             for attr in fetcher.attributes.values()
         ]
         self._tables = [Feature(rows) for rows in self._rows]
+        self._num_batches = self._num_announced = 0
+
+    @property
+    def batches_known(self) -> int:
+        """Number of batches that should be announced, from the mean batch so far.
+
+        Their rows are `_ROWS_KNOWN` times the cache's.
+        """
+        known = _ROWS_KNOWN * self._plan.capacity * self._num_batches
+        return -(-known // max(self._num_announced, 1))
 
     def announce(self, fetch: RowFetch) -> None:
         """Announce the missing rows of a batch that has been drawn."""
         ids = [missing.ids for missing in fetch.missing]
         positions = [missing.positions for missing in fetch.missing]
-        number = self._plan.announce(_joined(ids))
-        fetch.plan = number, _joined(positions)
+        joined = _joined(ids)
+        self._num_batches += 1
+        self._num_announced += len(joined)
+        fetch.plan = self._plan.announce(joined), _joined(positions)
 
     def request(self, fetch: RowFetch) -> None:
         """Request the rows of an announced batch that are neither cached nor in flight.
 
-        Its rows that are cached become local. They must be written before those of any batch that
+        Its rows that are cached become local. The batch must be written before any batch that
         is requested later.
         """
         assert fetch.plan is not None
-        number, at = fetch.plan
-        hits, hit_slots, misses, firsts, slots, repeats, originals = self._plan.take(number)
+        planned_batch, at = fetch.plan
+        hits, hit_slots, misses, firsts, slots, repeats, originals = self._plan.take(planned_batch)
         if len(hits):
             fetch.local.append(LocalRows(self._tables, hit_slots, at[hits], REUSED))
         if len(repeats):
@@ -124,8 +140,8 @@ def capacities(nbytes: int, tables: Mapping[int, TableSize]) -> dict[int, int]:
     }
     total = sum(cost * tables[key].num_rows for key, cost in costs.items())
     share = min(nbytes / total, 1.0) if total else 0.0
-    found = {key: int(share * tables[key].num_rows) for key in costs}
-    return {key: count for key, count in found.items() if count > 0}
+    shares = {key: int(share * tables[key].num_rows) for key in costs}
+    return {key: count for key, count in shares.items() if count > 0}
 
 
 def _joined(arrays: Sequence[Int64Array]) -> Int64Array:

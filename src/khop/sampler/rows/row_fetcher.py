@@ -62,7 +62,7 @@ class LocalRows(NamedTuple):
     origin: int = LOCAL
 
     def gather(self, index: int) -> Array:
-        """Return the rows of an attribute, by index."""
+        """Return the rows of the attribute with this index."""
         table = self.tables[index]
         return self.rows if table is None else table.gather(self.rows)
 
@@ -113,7 +113,7 @@ class StoredRows(NamedTuple):
 
 
 class RowRequest(NamedTuple):
-    """Rows in flight from their owner. `result` checks the reply.
+    """Attribute rows that were requested from another process. `result` checks the reply.
 
     Attributes:
         fetcher: the fetcher of the rows.
@@ -216,7 +216,9 @@ class RowFetch:
 
 
 class RowFetcher(ABC):
-    """Fetcher of rows of a node or edge type.
+    """Reader of attribute rows of a node or edge type, wherever they are.
+
+    Ids are divided into slices, ranges with one owner each: this process or another one.
 
     Args:
         bounds: [num_slices + 1] range bounds of the slices.
@@ -245,7 +247,7 @@ class RowFetcher(ABC):
 
     @abstractmethod
     def request(self, index: int, ids: Int64Array) -> Ticket:
-        """Request rows from the owner of a slice."""
+        """Request rows, by their ids, from the owner of the slice with this index."""
 
     @abstractmethod
     def owner(self, index: int) -> str:

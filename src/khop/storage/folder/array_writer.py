@@ -1,8 +1,7 @@
-"""Writers of the arrays of a folder: the interface, and a writer for processes of other machines.
+"""Writers of the arrays of a partition folder. Used by partitioners.
 
 A `FolderWriter` makes the folder. Processes of other machines may write some of its files, each
-with an `AttemptWriter`: all of them see the folder, on storage that they share. Used by
-partitioners.
+with an `AttemptWriter`. All of them see the folder, on storage that they share.
 """
 
 from __future__ import annotations
@@ -35,7 +34,10 @@ _PIECE = 1 << 24
 
 
 class Explain(Protocol):
-    """Maker of a context that explains the error if a write of `nbytes` bytes to a file fails."""
+    """Function that returns a context for a write of `nbytes` bytes to `file`.
+
+    If the write fails, the context adds an explanation to the error.
+    """
 
     def __call__(self, file: Path, nbytes: int) -> AbstractContextManager[None]: ...
 
@@ -49,7 +51,7 @@ class ArrayFile:
         folder: folder of the file.
         name: path of the file in the folder.
         dtype, shape: dtype and shape of the array.
-        explain: maker of the context of each write to the disk.
+        explain: returns a context for each write, which explains its error.
         written: size and digests of the part that an earlier run wrote. If None, a new file.
 
     Attributes:
@@ -96,7 +98,11 @@ class ArrayFile:
         self.rows = (self._hash.bytes - len(header)) // max(1, self._row_bytes)
 
     def append(self, rows: Array) -> None:
-        """Write further rows. If there are too many, or of another format, raise ValueError."""
+        """Write further rows of the array.
+
+        Raises:
+            ValueError: there are too many rows, or they have another dtype or shape.
+        """
         if rows.dtype != self.dtype or rows.shape[1:] != self._shape[1:]:
             raise ValueError(
                 f"'{self.path.name}' has rows of {self.dtype} {list(self._shape[1:])} (got "
@@ -116,45 +122,47 @@ class ArrayFile:
                     piece = piece[self._file.write(piece) :]
 
     def written(self) -> Written:
-        """Return size and checksums of the bytes written so far."""
+        """Return the length and the checksums of the bytes written so far."""
         return self._hash.written()
 
     def sync(self) -> None:
-        """Wait until all bytes written so far are on the disk."""
+        """Flush all bytes written so far to the disk."""
         with self._explain(self.path, self._hash.bytes):
             os.fsync(self._file.fileno())
 
     def close(self) -> Written:
-        """Close the complete file and return its size and checksums."""
+        """Close the file, which must be complete. Return its length and checksums."""
         if self._row_bytes and self.rows != self._shape[0]:
             raise ValueError(f"'{self.path.name}' has {self.rows} of {self._shape[0]} rows")
         self._file.close()
         return self.written()
 
     def abandon(self) -> None:
-        """Close an incomplete file."""
+        """Close the file while it is incomplete. The file itself is not removed."""
         self._file.close()
 
 
 class ArrayWriter(abc.ABC):
-    """Writer of arrays of a folder."""
+    """Base of the writers of a partition folder's arrays."""
 
     @abc.abstractmethod
     def has(self, path: str) -> bool:
-        """Return True if an array is complete. A complete array becomes part of the folder."""
+        """Return True if the array at `path` is complete, also if an interrupted run wrote it."""
 
     @abc.abstractmethod
     def array(
         self, path: str, dtype: np.dtype[Any], shape: tuple[int, ...]
     ) -> AbstractContextManager[ArrayFile]:
-        """Open an array for writing piece by piece. It is complete when the context ends.
+        """Open a new array for writing, as a context. It is complete when the context ends.
+
+        `path` is its path in the folder.
 
         Raises:
             OSError: the disk is full.
         """
 
     def save(self, path: str, array: Array) -> None:
-        """Write an array that is in memory, see `array`."""
+        """Write an array that is in memory to `path` in the folder. Errors are as for `array`."""
         if array.dtype.hasobject:
             raise ValueError(f"Object arrays cannot be saved (got '{path}')")
         if self.has(path):

@@ -32,7 +32,7 @@ _PIECE = 1 << 20
 
 @dataclass(frozen=True)
 class Written:
-    """Length of a file, or of the part written so far, and SHA-256 of each range in hexadecimal."""
+    """Length of a file, or of the part written so far, and SHA-256 of each 64 MiB (hexadecimal)."""
 
     bytes: Id
     ranges: Annotated[list[Sha256], AtMost(1 << 24)]
@@ -44,7 +44,7 @@ class Written:
 
     @property
     def sha256(self) -> str:
-        """Checksum of the file, in hexadecimal."""
+        """Checksum of the whole file, in hexadecimal, computed from the ranges' digests."""
         if len(self.ranges) == 1:
             return self.ranges[0]
         return hashlib.sha256(b"".join(map(bytes.fromhex, self.ranges))).hexdigest()
@@ -55,7 +55,7 @@ def num_ranges(nbytes: int) -> int:
 
 
 class RangeHash:
-    """Checksums of a file that is written from its first byte to its last.
+    """Checksums of a file, per range of 64 MiB, while it is written from begin to end.
 
     Attributes:
         bytes: number of bytes added so far.
@@ -67,7 +67,7 @@ class RangeHash:
         self._last = hashlib.sha256()
 
     def update(self, content: memoryview) -> None:
-        """Add further bytes."""
+        """Add `content`, the next bytes of the file."""
         while content:
             piece = content[: RANGE_BYTES - self.bytes % RANGE_BYTES]
             self._last.update(piece)
@@ -78,7 +78,7 @@ class RangeHash:
                 self._last = hashlib.sha256()
 
     def resume(self, descriptor: int, written: Written) -> bool:
-        """Read the bytes that an earlier run wrote, and return False if they have changed."""
+        """Add what an interrupted run wrote. Return False if its checksums are not `written`."""
         rest = written.bytes % RANGE_BYTES
         first = written.bytes - rest
         self._complete, self._last = hash_ranges(descriptor, first), _hash(descriptor, first, rest)
@@ -86,15 +86,15 @@ class RangeHash:
         return self.written() == written
 
     def written(self) -> Written:
-        """Return size and digests of the bytes added so far."""
+        """Return the number and the digests of the bytes added so far."""
         last = [self._last.hexdigest()] if self.bytes % RANGE_BYTES else []
         return Written(self.bytes, [*self._complete, *last])
 
 
 def hash_ranges(descriptor: int, nbytes: int, threads: int | None = None) -> list[str]:
-    """Return the digest of each range of an open file's first `nbytes`.
+    """Return the SHA-256, in hexadecimal, of each range of 64 MiB of an open file's first `nbytes`.
 
-    Several threads share the work. If `threads` is None, `default_threads()` of them.
+    If `threads` is None, one thread per core, at most 8.
     """
     firsts = range(0, nbytes, RANGE_BYTES)
     digest = partial(hash_range, descriptor, nbytes)
@@ -105,7 +105,7 @@ def hash_ranges(descriptor: int, nbytes: int, threads: int | None = None) -> lis
 
 
 def hash_range(descriptor: int, nbytes: int, first: int) -> str:
-    """Return the digest of the range that begins at `first`, of a file of `nbytes`."""
+    """Return the SHA-256, in hexadecimal, of 64 MiB from `first` on, or fewer at the file's end."""
     digest: str = _hash(descriptor, first, min(RANGE_BYTES, nbytes - first)).hexdigest()
     return digest
 
@@ -119,7 +119,7 @@ def default_threads() -> int:
 
 
 def _hash(descriptor: int, first: int, count: int) -> Any:
-    """Hash `count` bytes of a file, or as many as the file has."""
+    """Return the SHA-256 object of `count` bytes from offset `first`, or fewer if the file ends."""
     digest, room = hashlib.sha256(), memoryview(bytearray(min(_PIECE, max(1, count))))
     while count and (done := os.preadv(descriptor, [room[:count]], first)):
         digest.update(room[:done])

@@ -45,12 +45,12 @@ _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 class UnreadableError(ValueError):
-    """An undamaged folder that only another version of khop reads. The message has the reason."""
+    """Error for a folder of another version of khop, which is not damaged. It states the reason."""
 
 
 @dataclass(frozen=True)
 class FileMeta:
-    """File of a folder: its length, and its checksum in hexadecimal."""
+    """Entry of meta.json for a file: its length in bytes, and its SHA-256 in hexadecimal."""
 
     bytes: Annotated[int, Between(1, MAX_COUNT)]
     sha256: Sha256
@@ -86,12 +86,12 @@ class Listing:
 def content_of(
     meta: FolderMeta, files: Mapping[str, Written], identity: str | None = None
 ) -> dict[str, Any]:
-    """Return the content of meta.json without its checksum.
+    """Return the content of meta.json as values for JSON, without its own checksum.
 
     Args:
-        meta: the description.
+        meta: the description of the graph.
         files: path -> size and checksums of each file.
-        identity: see `Listing`.
+        identity: fingerprint of the folder that this one was converted from, or None.
     """
     listed = {path: FileMeta(known.bytes, known.sha256) for path, known in files.items()}
     listing = Listing(listed, [], _segments(meta.num_parts), identity)
@@ -99,7 +99,7 @@ def content_of(
 
 
 def sealed(content: Mapping[str, Any]) -> bytes:
-    """Return the bytes of meta.json: the content, and a checksum of it."""
+    """Return the bytes of a meta.json: the content as JSON, and its checksum."""
     seal = hashlib.sha256(json.dumps(content).encode()).hexdigest()
     return json.dumps({**content, "seal": seal}, indent=1).encode()
 
@@ -111,7 +111,7 @@ def parse_content(content: dict[str, Any]) -> tuple[int, FolderMeta, Listing]:
         content: parsed JSON, which this function changes.
 
     Returns:
-        Format version, description and listing.
+        Format version, description of the graph, and list of files.
 
     Raises:
         UnreadableError: the version, or a flag, is unknown to this khop.
@@ -154,7 +154,7 @@ def _segments(num_parts: int) -> list[list[str]]:
 
 
 def _add_row_formats(content: Mapping[str, Any]) -> None:
-    """Rewrite well-formed descriptions of attributes from versions 1 and 2 to version 3."""
+    """Rewrite attributes' descriptions of a meta.json of version 1 or 2 as version 3 has them."""
     for key in ("node_types", "edge_types"):
         for described in content[key] if isinstance(content.get(key), list) else ():
             attrs: Any = described.get("attrs") if isinstance(described, dict) else None

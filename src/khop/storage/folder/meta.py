@@ -28,7 +28,7 @@ _MAX_AXES = 15
 
 @dataclass(frozen=True)
 class AttrMeta:
-    """Node or edge attribute: how its rows are stored, and how batches have them.
+    """Attribute of nodes or edges in meta.json: how its rows are stored, and how batches have them.
 
     Attributes:
         stored: dtype and shape of a row in files, and between processes.
@@ -49,7 +49,7 @@ class AttrMeta:
 
     @classmethod
     def of(cls, dtype: str, shape: Sequence[int] = ()) -> AttrMeta:
-        """Return the description of an attribute whose rows in batches are as stored."""
+        """Describe an attribute with rows of this dtype and shape, both in files and in batches."""
         row = RowFormat(dtype, tuple(shape))
         return cls(row, row)
 
@@ -70,33 +70,33 @@ class AttrMeta:
 
     @cached_property
     def dtype(self) -> str:
-        """Name of the dtype that batches have."""
+        """Name of the dtype that the attribute has in batches."""
         return self.delivered.dtype
 
     @cached_property
     def shape(self) -> tuple[int, ...]:
-        """Shape of a row in batches."""
+        """Shape of a row of the attribute in batches."""
         return self.delivered.shape
 
     @property
     def row_bytes(self) -> int:
-        """Size of a stored row in bytes."""
+        """Size in bytes of a row of the attribute as it is stored."""
         return self.stored.nbytes
 
 
 def attr_metas(attrs: Mapping[str, RowStore]) -> dict[str, AttrMeta]:
-    """Return the descriptions of attributes for meta.json."""
+    """Return {name: description for meta.json} of attributes."""
     return {name: AttrMeta.of(f.dtype, f.row_shape) for name, f in attrs.items()}
 
 
 @dataclass(frozen=True)
 class TimeMeta:
-    """Attribute that times come from.
+    """Attribute that holds the times of nodes or edges, for temporal sampling. Part of meta.json.
 
     Attributes:
         name: name of the attribute.
         level: 'node' if nodes have times (the neighbour's time counts), 'edge' if edges have.
-        floating: True if keys come from floating-point times.
+        floating: True if the times are floating-point numbers.
 
     Example:
         >>> TimeMeta("year", "node").level
@@ -110,7 +110,7 @@ class TimeMeta:
 
 @dataclass(frozen=True)
 class NodeTypeMeta:
-    """Node type of a folder.
+    """Node type of a partition folder, as meta.json describes it.
 
     Attributes:
         name: name of the type.
@@ -138,23 +138,24 @@ class NodeTypeMeta:
 
     @property
     def count(self) -> int:
-        """Number of nodes."""
+        """Number of nodes of this type in all parts."""
         return self.bounds[-1]
 
     @property
     def book(self) -> RangeBook:
-        """Map from ids to the parts that own them."""
+        """Map from new ids to the parts that own them."""
         return RangeBook(self.bounds)
 
 
 @dataclass(frozen=True)
 class EdgeTypeMeta:
-    """Edge type of a folder.
+    """Edge type of a partition folder, as meta.json describes it.
 
     Attributes:
         name: (source node type, relation, destination node type).
         bounds: [num_parts + 1] part p has edges bounds[p] .. bounds[p + 1] - 1.
-        sorted_by: order within a row: 'edge_id' (of the edge list) or 'time', if edges have times.
+        sorted_by: order of a node's edges: 'edge_id' (of the edge list) or 'time', if edges have
+            times.
         attrs: {name: description} of the attributes.
         weighted: True if the edges have weights.
         neighbor_ids: True if the folder has the neighbours' original ids.
@@ -180,7 +181,7 @@ class EdgeTypeMeta:
 
     @property
     def count(self) -> int:
-        """Number of edges."""
+        """Number of edges of this type in all parts."""
         return self.bounds[-1]
 
     @property
@@ -191,7 +192,7 @@ class EdgeTypeMeta:
 
 @dataclass(frozen=True)
 class FolderMeta:
-    """Description of a folder: the content of `meta.json` without the list of files.
+    """Description of a partition folder: the content of `meta.json` without the list of files.
 
     Raises:
         ValueError: fields do not fit one another.
@@ -238,17 +239,17 @@ class FolderMeta:
 
     @property
     def renumbered(self) -> bool:
-        """False if new ids equal original ids: one part, whose rows are in original order."""
+        """False if new ids equal the user's original ids: one part, in original order."""
         return self.num_parts > 1 or self.order != "original"
 
     @property
     def knows_neighbors(self) -> bool:
-        """True if original ids of neighbours are known."""
+        """True if the original ids of neighbours are in the folder, or equal their new ids."""
         return not self.renumbered or all(t.neighbor_ids for t in self.edge_types)
 
     @property
     def left_out(self) -> dict[str, str]:
-        """{attribute that the graph has and the folder does not have: reason}."""
+        """{attribute of the graph that the folder does not hold: reason}."""
         left_out = self.summary.get("left_out")
         known = left_out if isinstance(left_out, dict) else {}
         return {str(name): str(reason) for name, reason in known.items()}
@@ -258,22 +259,26 @@ class FolderMeta:
         return self.node_types if level == "node" else self.edge_types
 
     def node_type(self, name: NodeType) -> NodeTypeMeta:
-        """Return a node type by name. If there is none, raise KeyError, which names all types."""
+        """Return the description of the node type `name`.
+
+        Raises:
+            KeyError: there is none. The message names all types.
+        """
         for node_type in self.node_types:
             if node_type.name == name:
                 return node_type
         raise KeyError(f"no node type '{name}': there are {[t.name for t in self.node_types]}")
 
     def neighbor_type(self, edge_type: EdgeTypeMeta) -> NodeTypeMeta:
-        """Return the node type of the neighbours of an edge type."""
+        """Return the node type of the neighbours that are drawn along an edge type."""
         return self.node_type(edge_type.name[0 if self.edge_dir == "in" else 2])
 
     def row_type(self, edge_type: EdgeTypeMeta) -> NodeTypeMeta:
-        """Return the node type of the rows of an edge type, whose neighbours are drawn."""
+        """Return the node type whose neighbours are drawn along an edge type."""
         return self.node_type(edge_type.name[2 if self.edge_dir == "in" else 0])
 
     def files(self) -> set[str]:
-        """Return the paths of all files of the folder but meta.json."""
+        """Return the paths of all files of the folder, except meta.json."""
         nodes = (_node_files(node_type, self.num_parts) for node_type in self.node_types)
         edges = (_edge_files(edge_type, self.num_parts) for edge_type in self.edge_types)
         return set().union(*nodes, *edges)
@@ -316,7 +321,7 @@ def _check_type(bounds: list[int], attrs: Mapping[str, AttrMeta], names: Sequenc
 
 
 def _check_draws(meta: FolderMeta, edge_type: EdgeTypeMeta) -> None:
-    """Check that times and weights exist if and only if the attributes that they come from do."""
+    """Raise ValueError if an edge type's times and weights do not fit the folder's attributes."""
     timed = _has_times(meta.time_attr, "edge", edge_type.attrs) or _has_times(
         meta.time_attr, "node", meta.neighbor_type(edge_type).attrs
     )

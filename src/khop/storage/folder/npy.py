@@ -32,7 +32,7 @@ _NAMES = {b"i": "int", b"u": "uint", b"f": "float"}
 
 
 def npy_header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
-    """Return the header that NumPy writes before the rows of an array."""
+    """Return the header of an .npy file, as NumPy writes it before an array's data."""
     header = io.BytesIO()
     described = np.lib.format.dtype_to_descr(dtype)
     np.lib.format.write_array_header_1_0(
@@ -45,7 +45,7 @@ def open_npy(root: Path, path: str, nbytes: int) -> Array:
     """Map an array of a folder, read-only.
 
     Args:
-        root: the folder, by a path without links.
+        root: the folder, as a path without symbolic links.
         path: path of the file, relative to `root`.
         nbytes: length of the file in bytes.
 
@@ -77,9 +77,11 @@ def open_npy(root: Path, path: str, nbytes: int) -> Array:
 
 
 def open_inside(root: Path, path: str) -> int:
-    """Open a regular file of a folder for reading and return its descriptor.
+    """Open a regular file of a folder for reading, and return its descriptor.
 
-    Arguments: see `open_npy`.
+    Args:
+        root: the folder, as a path without symbolic links.
+        path: path of the file, relative to `root`.
 
     Raises:
         FolderError: the file is missing, not a regular file, or outside the folder.

@@ -44,11 +44,7 @@ _ADVICE = "make one with `khop partition` or khop.partition_graph()"
 
 
 def check_is_folder(root: str | os.PathLike[str]) -> None:
-    """Check that `root` is a partition folder, whole or damaged.
-
-    Raises:
-        FolderError: it is not.
-    """
+    """Check that `root` is a partition folder, whole or damaged. If not, raise FolderError."""
     root = Path(root).absolute()
     if not root.is_dir():
         raise FolderError(f"no partition folder at '{root}': {_ADVICE}")
@@ -97,7 +93,7 @@ class PartitionFolder:
         """Attributes whose rows are read past the page cache. If None, all are mapped."""
 
     def __repr__(self) -> str:
-        """Return the folder's path and the graph's size."""
+        """Return text for Python's prompt: the folder's path and the graph's size."""
         nodes = sum(node_type.count for node_type in self.meta.node_types)
         edges = sum(edge_type.count for edge_type in self.meta.edge_types)
         size = f"{self.num_parts} parts, {nodes:,} nodes, {edges:,} edges"
@@ -124,7 +120,9 @@ class PartitionFolder:
     def attach(
         self, stores: Iterable[NamedStore], disk: DiskOptions | None = None
     ) -> PartitionFolder:
-        """Add attributes whose rows are in stores of this user, and return the folder.
+        """Add attributes whose rows are not in the folder, but in stores that this user opens.
+
+        Return the folder itself.
 
         Args:
             stores: the stores.
@@ -156,11 +154,11 @@ class PartitionFolder:
 
     @property
     def num_parts(self) -> int:
-        """Number of parts."""
+        """Number of parts of the folder."""
         return self.meta.num_parts
 
     def has(self, path: str) -> bool:
-        """Return True if the folder has this file, on this machine or another."""
+        """Return True if `path` is a file of the folder. It may be on another machine."""
         return path in self.files
 
     def has_part(self, part: int) -> bool:
@@ -168,7 +166,7 @@ class PartitionFolder:
         return (self.root / f"part-{part}").is_dir()
 
     def open(self, path: str) -> Array:
-        """Map an array read-only.
+        """Map the array in file `path` of the folder, read-only.
 
         Raises:
             FolderError: the file is missing, or its length differs from meta.json.
@@ -187,7 +185,7 @@ class PartitionFolder:
         return open_inside(self._resolved, path)
 
     def written(self) -> dict[str, Written]:
-        """Return {path: size and digests} of every file, from meta.json and `RANGES_FILE`.
+        """Return {path: length and checksums} of every file, as recorded in the folder.
 
         Raises:
             FolderError: the folder is of an earlier version, without digests, or is damaged.
@@ -261,7 +259,9 @@ class PartitionFolder:
         return int(part)
 
     def original_ids(self, node_type: NodeType) -> IntArray:
-        """Return [num_nodes] original id of each new id, computed by the first call.
+        """Return the original id of each new id of a node type: [num_nodes] integers.
+
+        The first call computes them.
 
         Raises:
             FolderError: the map from original to new ids does not contain every new id.
@@ -280,7 +280,9 @@ class PartitionFolder:
 
     @contextmanager
     def complete(self, table: IntArray, label: str) -> Iterator[None]:
-        """Check on exit that the `with` block, with ids from files, replaced each -1 of a table.
+        """Context whose block must replace each -1 of `table` by an id from the folder's files.
+
+        `label` names the table in messages.
 
         Raises:
             FolderError: an id was out of range, or an entry was not written.
@@ -297,36 +299,44 @@ class PartitionFolder:
             )
 
     def node_feature(self, part: int, node_type: NodeType, name: str) -> Feature:
-        """Return a node attribute of a part. Row i belongs to the i-th node of the part."""
+        """Map a node attribute's rows in a part. Row i belongs to the i-th node of the part."""
         described = self.meta.node_type(node_type)
         path = paths.node_attr_path(part, node_type, name)
         return self.open_attr(path, described.attrs[name], described.book.size(part))
 
     def open_attr(self, path: str, attr: AttrMeta, num_rows: int) -> Feature:
-        """Map an attribute's rows. Raise FolderError if they differ from meta.json."""
+        """Map the rows of an attribute from file `path`.
+
+        Raises:
+            FolderError: the file differs from its description, `attr` and `num_rows`.
+        """
         dtype, shape = attr.stored
         rows = self.open_as(path, (num_rows, *shape), storage_dtype(dtype).name)
         return Feature(rows, dtype)
 
     def node_times(self, node_type: NodeType) -> Int64Array | None:
-        """Return [num_nodes] time keys of nodes, by new id, or None if the type has no times."""
+        """Return [num_nodes] int64 keys of nodes' times, by new id, or None without times."""
         described = self.meta.node_type(node_type)
         if not described.timed:
             return None
         return self.open_as(paths.time_path(node_type), (described.count,), "int64")
 
     def node_ids(self, part: int, node_type: NodeType) -> IntArray:
-        """Return [n] original ids of a part's nodes."""
+        """Return the original ids of the nodes of a part: [n] integers."""
         count = self.meta.node_type(node_type).book.size(part)
         return self.open_as(paths.node_path(part, node_type, "id"), (count,), *INTS)
 
     def id_map(self, node_type: NodeType) -> IntArray:
-        """Return [num_nodes] new id of each original id."""
+        """Return the new id of each original id of a node type: [num_nodes] integers."""
         count = self.meta.node_type(node_type).count
         return self.open_as(paths.map_path(node_type), (count,), *INTS)
 
     def split(self, node_type: NodeType, mask: str) -> IntArray:
-        """Return [n] new ids, ascending, for which the boolean attribute `mask` holds."""
+        """Return the new ids of the nodes whose boolean attribute `mask` is True: [n], ascending.
+
+        Raises:
+            KeyError: there is no such attribute.
+        """
         described = self.meta.node_type(node_type)
         if mask not in described.splits:
             raise KeyError(_no_split(self.meta, described, mask))
@@ -335,7 +345,7 @@ class PartitionFolder:
 
 
 def _no_split(meta: FolderMeta, node_type: NodeTypeMeta, name: str) -> str:
-    """Return the error message for an attribute that is no mask."""
+    """Return an error message: `name` is no boolean attribute of a node type. It lists them."""
     masks = ", ".join(map(repr, node_type.splits)) or "none"
     message = f"'{node_type.name}' has no boolean attribute '{name}' (there are: {masks}): "
     left_out = meta.left_out.get(name) or meta.left_out.get(f"{name} of {node_type.name}")
@@ -359,7 +369,7 @@ _EDGE_DTYPES = {"time": "int64", "weight_sum": "uint64", "weight_guide": "uint32
 
 
 def edge_array(folder: PartitionFolder, part: int, edge_type: EdgeType, name: str) -> Array:
-    """Return an array of a part's edges: 'indptr', 'indices', 'edge_id', 'time', 'weight_sum'...
+    """Map the array `name` of a part's edges: 'indptr', 'indices', 'edge_id', 'time', ...
 
     If the folder has no original ids of edges, 'edge_id' is their positions in the folder.
 

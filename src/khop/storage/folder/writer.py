@@ -31,10 +31,10 @@ RESUMABLE = (OSError, MemoryError, KeyboardInterrupt, SystemExit)
 
 @dataclass
 class Unfinished:
-    """State of a folder that is being written.
+    """State of a partition folder that is being written, from which a later run resumes.
 
     Attributes:
-        name: part of the temporary folder's name, the same for the same work.
+        name: part of the temporary folder's name, the same for runs that may resume one another.
         complete: path -> size and checksums of a complete file.
         begun: path -> size and checksums of the written part of an incomplete file.
     """
@@ -131,12 +131,12 @@ class FolderWriter(ArrayWriter):
             self._flushes.append(self._flusher.submit(self._flush, path))
 
     def shared(self) -> Path:
-        """Return the path for `AttemptWriter`s of other processes."""
+        """Return the path that `AttemptWriter` objects in other processes write to."""
         self._temporary.make_folder(ATTEMPTS)
         return self._temporary.path
 
     def take(self, written: Mapping[str, Written]) -> None:
-        """Add files that an `AttemptWriter` has written to the folder."""
+        """Add files that an `AttemptWriter` in another process has written to the folder."""
         for path, known in written.items():
             size = self._temporary.size(path) or 0
             if size != known.bytes:
@@ -149,7 +149,7 @@ class FolderWriter(ArrayWriter):
             self._complete[path] = known
 
     def written(self, path: str) -> Written:
-        """Return size and checksums of a complete file."""
+        """Return length and checksums of a complete file of the folder."""
         return self._complete[path]
 
     def _writing(self, file: Path, nbytes: int) -> AbstractContextManager[None]:
@@ -169,7 +169,7 @@ class FolderWriter(ArrayWriter):
             os.fsync(opened.fileno())
 
     def sync(self) -> None:
-        """Wait until all bytes written so far are on the disk, and update `unfinished`."""
+        """Flush all bytes written so far to the disk, and update `unfinished`."""
         for opened in self._open.values():
             opened.sync()
         while self._unsynced:
@@ -180,9 +180,11 @@ class FolderWriter(ArrayWriter):
         self._unfinished.begun = {path: file.written() for path, file in self._open.items()}
 
     def finish(self, meta: FolderMeta, identity: str | None = None) -> None:
-        """Write meta.json, sync all files to disk, and rename the folder to its final path.
+        """Write meta.json, flush all files to the disk, and rename the folder to its final path.
 
-        Arguments: see `khop.storage.folder.content.content_of`.
+        Args:
+            meta: description of the graph.
+            identity: fingerprint of the folder that this one was converted from, or None.
         """
         self.sync()
         shutil.rmtree(self._temporary.path / ATTEMPTS, ignore_errors=True)
@@ -211,9 +213,12 @@ class FolderWriter(ArrayWriter):
 def description_of(
     meta: FolderMeta, files: Mapping[str, Written], identity: str | None = None
 ) -> dict[str, bytes]:
-    """Return {name: content} of the files that describe a folder, meta.json last.
+    """Return {name: content} of the files that describe a folder. meta.json comes last.
 
-    Arguments: see `khop.storage.folder.content.content_of`.
+    Args:
+        meta: description of the graph.
+        files: path -> length and checksums of each file.
+        identity: fingerprint of the folder that this one was converted from, or None.
     """
     digests = [d for known in files.values() if len(known.ranges) > 1 for d in known.ranges]
     rows = npy_header(np.dtype(np.uint8), (len(digests), 32)) + bytes.fromhex("".join(digests))
@@ -222,7 +227,7 @@ def description_of(
 
 
 def draft_of(name: str) -> str:
-    """Return the temporary name of a new version of a file from `description_of`."""
+    """Return the temporary name of a new meta.json, or of another file that describes a folder."""
     return f".{name}.new"
 
 
@@ -237,7 +242,7 @@ def lock(folder: PrivateFolder) -> None:
 
 
 def is_locked(folder: Path) -> bool:
-    """Return True if a process is writing a folder."""
+    """Return True if a process is writing the folder at this path."""
     descriptor = open_folder(folder)
     try:
         return not _locks(descriptor)
@@ -256,12 +261,15 @@ def _locks(descriptor: int) -> bool:
 
 
 def temporary_of(root: Path, name: str) -> Path:
-    """Return the temporary path of a folder that is not complete yet."""
+    """Return the path of the incomplete folder, beside `root`. `name` is the name of the run."""
     return root.with_name(f".{root.name}.{name}.tmp")
 
 
 def check_output(root: str | os.PathLike[str], overwrite: bool) -> None:
-    """Raise FileExistsError if a folder must not be written to `root`, see `FolderWriter`."""
+    """Raise FileExistsError if `root` exists and must not be replaced.
+
+    It may be replaced if it is empty, or with `overwrite` if it is a partition folder.
+    """
     root = Path(root).absolute()
     if not os.path.lexists(root):
         return

@@ -5,7 +5,7 @@ from pathlib import Path
 
 
 def earlier_folders(to: Path) -> dict[int, Path]:
-    """Unpacks them into a folder; returns {format version: path}.
+    """Unpack the folders of earlier versions into `to`. Return {format version: path}.
 
     Version 1: 40 nodes with x, y and train_mask, 120 edges with edge_attr and weights edge_weight.
     Version 2: papers (x in bfloat16, times year) and authors, order 'degree', original ids of

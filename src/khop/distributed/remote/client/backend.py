@@ -39,7 +39,7 @@ def create_remote_backend(
     weights: Mapping[str, Array],
     pin: Callable[[ArenaReader], None] | None,
 ) -> SamplerPool:
-    """Start the processes that bring a client's batches.
+    """Start the processes that bring a loader's batches from graph servers to this trainer.
 
     Args:
         graph: the graph that the servers serve.

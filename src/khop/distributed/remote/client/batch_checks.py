@@ -31,7 +31,7 @@ _MOST = 1 << 62
 
 @dataclass(frozen=True)
 class BatchSchema:
-    """Required form of a loader's batches, and the sizes of the graph that checks need.
+    """Form that a server's batches for a loader must have, and the sizes of the graph.
 
     Attributes:
         num_nodes, num_edges: numbers of nodes and edges of the graph, by type.
@@ -48,7 +48,7 @@ class BatchSchema:
 
     @classmethod
     def create(cls, meta: FolderMeta, spec: PipelineSpec) -> BatchSchema:
-        """Return the schema of a loader's batches, from the graph's metadata."""
+        """Compute the form from the graph's metadata and the specification of the batches."""
         index = {t.name: i for i, t in enumerate(meta.node_types)}
         ends = [
             (index[meta.neighbor_type(t).name], index[meta.row_type(t).name])
@@ -64,7 +64,7 @@ class BatchSchema:
 
 
 def _stored_arrays(meta: FolderMeta, spec: PipelineSpec) -> list[tuple[str, str, list[int]]]:
-    """Return the arrays of nodes and edges that `khop.sampler.rows.collect` writes."""
+    """Return name, dtype and axes of the arrays of nodes and edges that batches have."""
     num_types, collect = len(meta.node_types), spec.collect
     arrays: list[tuple[str, str, list[int]]] = []
     for i, node_type in enumerate(meta.node_types):
@@ -90,7 +90,7 @@ def _stored_arrays(meta: FolderMeta, spec: PipelineSpec) -> list[tuple[str, str,
 
 
 def _link_arrays(meta: FolderMeta, spec: PipelineSpec) -> list[tuple[str, str, list[int]]]:
-    """Return the arrays that `khop.sampler.drawing.link` adds: where links' ends are in a batch."""
+    """Return name, dtype and axes of the arrays with the positions of links' ends in a batch."""
     if spec.link is None:
         return []
     axes = {"edge_label_index": 2}
@@ -116,7 +116,7 @@ def _counters(meta: FolderMeta, spec: PipelineSpec) -> list[tuple[str, int]]:
 
 
 class BatchChecks:
-    """Checks of the batches of one loader. All methods raise ProtocolError.
+    """Checks of the batches that a receiver gets for one loader. All raise ProtocolError.
 
     Args:
         schema: required form of the batches.
@@ -197,7 +197,11 @@ class BatchChecks:
         nodes: Sequence[int],
         num_seeds: int,
     ) -> None:
-        """Check trees' ids, the number of seeds, and the positions of links' ends in the batch."""
+        """Check ids of trees, the number of seeds, and the positions of links' ends in a batch.
+
+        `arrays` are the batch's by name, and `nodes` its numbers of nodes by type. `num_seeds`
+        seeds were requested.
+        """
         link_spec, num_trees = self._spec.link, num_seeds
         if link_spec is None:
             i = self._spec.seed_type
@@ -221,7 +225,10 @@ class BatchChecks:
 def _ends_of_links(
     spec: LinkSpec, num_links: int
 ) -> list[tuple[str, tuple[int, ...], tuple[int, ...]]]:
-    """Return name, shape and node types (one, or one per row) of each array of links' ends."""
+    """Return name, shape and node types (one, or one per row) of each array of links' ends.
+
+    The batch has `num_links` links.
+    """
     src, dst, amount = spec.src_type, spec.dst_type, int(spec.amount)
     if spec.mode != "triplet":
         num_pairs = num_links + spec.num_negatives(num_links)

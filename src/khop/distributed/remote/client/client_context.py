@@ -35,7 +35,7 @@ _WAIT_SECONDS = 5.0
 
 
 class DirectoryStore(MemberStore):
-    """Store of a group of clients: their values and leases, which the directory keeps.
+    """Store of a group of clients' values and leases, which the directory keeps for them.
 
     `DirectoryClient` renews this client's lease whenever it registers.
 
@@ -59,7 +59,7 @@ class DirectoryStore(MemberStore):
         return self._read(name, list(ranks), 0.0)
 
     def get_all(self, name: str, ranks: Sequence[int], seconds: float) -> dict[int, Any]:
-        """Return values by rank once all are published, or after `seconds` the published ones."""
+        """Return the published values by rank, as soon as all are there or after `seconds`."""
         return self._read(name, list(ranks), min(seconds, _WAIT_SECONDS))
 
     def _read(self, name: str, missing: list[int], seconds: float) -> dict[int, Any]:
@@ -75,7 +75,10 @@ class DirectoryStore(MemberStore):
         return values
 
     def delete(self, name: str) -> None:
-        """Forget a value here. The directory drops it once it has many newer ones."""
+        """Drop this client's value, so that a restarted directory does not get it again.
+
+        The directory itself drops it once it has many newer ones.
+        """
         self._directory.forget(f"{self._prefix}/{name}")
 
     def renew(self, renewals: int, has_left: bool = False) -> None:
@@ -85,7 +88,7 @@ class DirectoryStore(MemberStore):
         """Do nothing: the client closes its own connection, and requests have a timeout."""
 
     def sightings(self, ranks: Iterable[int]) -> dict[int, Sighting]:
-        """Return records of clients' leases, by rank.
+        """Return what is known of the leases of clients, by rank.
 
         Clients that have been silent since before this object was made are left out, as they may
         belong to an earlier start of the job.
@@ -100,7 +103,7 @@ class DirectoryStore(MemberStore):
 
 
 class ClientContext(TrainerContext):
-    """Context of a client, as `init_client` returns it.
+    """Rank and group of a trainer that is a client of graph servers, from `init_client`.
 
     Attributes:
         servers: address of the graph servers, and keys.
@@ -137,7 +140,7 @@ class ClientContext(TrainerContext):
 
     @cached_property
     def graph(self) -> ServedGraph:
-        """The graph of the servers. The first access waits until all of them have registered.
+        """The graph that the servers serve. The first access waits until all have registered.
 
         Raises:
             RendezvousError: a server has not registered in time, or a partition is not served.
@@ -248,7 +251,11 @@ def shutdown_client() -> None:
 
 
 def require_client() -> ClientContext:
-    """Return this client's context, or raise RuntimeError if this process is not a client."""
+    """Return this client's context.
+
+    Raises:
+        RuntimeError: this process is not a client.
+    """
     context = get_context()
     if not isinstance(context, ClientContext):
         raise RuntimeError("this process is no client of graph servers: call init_client first")

@@ -35,7 +35,7 @@ _log = log.get(__name__)
 
 
 def start_receiver(config: Mapping[str, Any], memory: Sequence[int]) -> ChildProcess:
-    """Start a receiver. A `SamplerPool` calls this function if it is its argument `program`."""
+    """Start a receiver process. `SamplerPool` calls it as its `program`."""
     return ChildProcess("khop.distributed.remote.client.receiver", config, memory)
 
 
@@ -149,11 +149,14 @@ class LocalSamplerFactory:
         self._refused_by: set[str] = set()
 
     def all_are_local(self) -> bool:
-        """Return whether all servers run on this machine and under this user."""
+        """Return True if all servers run on this machine and under this user."""
         return all(self._locate(index) is not None for index in range(len(self._ranks)))
 
     def _locate(self, index: int) -> tuple[str, str] | None:
-        """Return socket and incarnation of a sampler's server. None if on another machine."""
+        """Return the server's socket and incarnation for the sampler of this index.
+
+        None if the server is on another machine.
+        """
         table = self._remote.table
         rank = self._ranks[index % len(self._ranks)]
         entry = None if table is None else table.servers.get(rank)

@@ -28,7 +28,7 @@ _TIMINGS = {name: index for index, name in enumerate(BatchTimings._fields)}
 
 
 class BatchReassembler:
-    """The memory of a batch that arrives in chunks.
+    """Memory of a batch that arrives from a server in chunks, usually a slot of the arena.
 
     Args:
         arena: the receiver's arena. If the batch does not fit there, separate memory is created.
@@ -59,7 +59,7 @@ class BatchReassembler:
         self.raw: Array = np.frombuffer(self._memory, np.uint8)
 
     def write(self, offset: int, chunk: Array) -> bool:
-        """Write a chunk. Return whether the batch is complete.
+        """Write a chunk at its `offset` in the batch. Return True if the batch is complete.
 
         Raises:
             ProtocolError: the chunk is empty, out of order, or ends beyond the batch.
@@ -77,9 +77,9 @@ class BatchReassembler:
     def announce(
         self, line: ControlLine, epoch: int, batch: int, layout: Layout, extras: str | None
     ) -> None:
-        """Report the batch to the trainer, as a sampler does.
+        """Report the complete batch to the trainer over the control line, as a sampler does.
 
-        `layout.id` is this receiver's number of the layout. `extras` is JSON text.
+        `layout.id` is this receiver's number of the layout (list of arrays). `extras` is JSON text.
 
         Raises:
             ProtocolError: the extras are not a JSON object, or are too long.
@@ -94,7 +94,7 @@ class BatchReassembler:
             self._own_memory = None
 
     def _write_head(self, layout: Layout) -> None:
-        """Overwrite the sampler's layout number, process id, time and overflow with this process's.
+        """Replace the sampler's layout number, process id, times and overflow by this process's.
 
         The sampler's time is of another machine's clock, with which this one cannot be compared.
         """
@@ -133,7 +133,11 @@ def _memory_for(nbytes: int) -> tuple[int, memoryview]:
 
 
 def _extras(text: str | None) -> bytes:
-    """Return the JSON of a batch's extras as the trainer reads it, or raise ProtocolError."""
+    """Check the JSON text of a batch's extra data, and return it as bytes for the trainer.
+
+    Raises:
+        ProtocolError: it is not a JSON object, or too long.
+    """
     try:
         content = {} if text is None else json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -160,7 +164,9 @@ class Layouts:
         self._known: dict[str, Layout] = {}
 
     def add(self, content: object) -> Layout:
-        """Return a server's layout with this receiver's number. Send new ones to the trainer.
+        """Return a server's layout with this receiver's number. A new one is sent to the trainer.
+
+        `content` is its JSON.
 
         Raises:
             ProtocolError: the layout is malformed or fails `check`, or there are too many layouts.

@@ -66,7 +66,7 @@ _log = log.get(__name__)
 
 
 class Receiver:
-    """Event loop of a receiver.
+    """Event loop of a receiver, the client's process that gets batches from graph servers.
 
     Args:
         line: control line to the trainer.
@@ -159,7 +159,7 @@ class Receiver:
         self._line.send_json(Op.ERROR, {"epoch": pending.epoch, "batch": pending.batch, **error})
 
     def _cancel(self, session: ServerSession, pending: PendingBatch, error: Exception) -> None:
-        """Cancel a batch at its server, and report an error to the trainer in its place."""
+        """Cancel a batch at the session's server, and report `error` to the trainer instead."""
         del session.pending[pending.id]
         session.send(Cancel(session.name, [pending.id]))
         self._fail(pending, describe_error(error))
@@ -170,7 +170,7 @@ class Receiver:
         self._directory.send(pack(request_header(Lookup(), 0), []))
 
     def _read_directory(self) -> None:
-        """Read the directory's replies. Connect to unreachable servers at their new addresses."""
+        """Read the directory's replies. Connect lost servers at their new addresses."""
         directory = self._directory
         try:
             if directory.pump():
@@ -189,7 +189,7 @@ class Receiver:
     # Requests to servers ------------------------------------------------------------------------
 
     def _assign_requested(self) -> None:
-        """Request the batches that the trainer waits for, with at most `depth` in flight."""
+        """Request from servers the batches that the trainer waits for, up to `depth` at once."""
         while self._requested and sum(len(s.pending) for s in self._sessions) < self._depth:
             epoch, batch = self._requested.popleft()
             self._last_id += 1
@@ -200,7 +200,7 @@ class Receiver:
         return [s for s in self._sessions if s.state == OPEN and s.refused is None]
 
     def _assign(self, pending: PendingBatch) -> None:
-        """Assign a batch to the only server that can make it, or else to the least busy one."""
+        """Send the request to the only server that can make its batch, or to the least busy one."""
         if pending.server is not None:
             session = self._sessions[pending.server]
         else:
@@ -236,7 +236,7 @@ class Receiver:
     # Messages of servers ------------------------------------------------------------------------
 
     def _read_messages(self, session: ServerSession) -> None:
-        """Process the messages of a server. An invalid message ends this connection alone."""
+        """Process the messages of a server. An invalid one ends the connection to this server."""
         try:
             session.connect(self._arrays)
             for header, arrays, _ in session.connection.receive():
@@ -334,7 +334,7 @@ class Receiver:
                     self._assign(pending)
 
     def _expire(self) -> None:
-        """Fail batches whose server has made no progress for too long."""
+        """Report an error for batches whose server has made no progress for too long."""
         now, directory = time.monotonic(), self._directory
         for session in self._sessions:
             for pending in list(session.pending.values()):
@@ -357,7 +357,7 @@ class Receiver:
 
 
 def main() -> None:
-    """Run a receiver for the trainer at the other end of the control line."""
+    """Run a receiver process, which `start_up` connects to its parent, a trainer."""
     line, message = start_up()
     receiver: Receiver | None = None
     try:

@@ -41,7 +41,7 @@ _PieceRequest: TypeAlias = tuple[GraphServerRequest, list[Array], tuple[int, ...
 
 
 class ServedGraph(PartitionedGraph):
-    """The graph that the servers of a client serve.
+    """The graph that a client's servers serve: its description, ids, times and splits.
 
     Every server has ids, times and splits of the whole graph. The client of rank r sends requests
     to server r modulo the number of servers. If this server is lost, another one gets them.
@@ -73,7 +73,7 @@ class ServedGraph(PartitionedGraph):
 
     @property
     def meta(self) -> FolderMeta:
-        """Metadata of the folder. Labels that servers add are attributes `y`."""
+        """Metadata of the folder: types, sizes, attributes. Servers' labels are attributes `y`."""
         return self._meta
 
     def __repr__(self) -> str:
@@ -125,7 +125,7 @@ class ServedGraph(PartitionedGraph):
         return homes
 
     def owned_edges(self, edge_type: EdgeType = EDGE) -> Int64Array:
-        """Return this client's share of all edges, as `PartitionedGraph.owned_edges` describes.
+        """Return the edges that this client takes as links by default: [2, n] original ids.
 
         A partition that is no client's home goes to one client, chosen round-robin. Clients with
         the same home partition divide its edges round-robin.
@@ -167,7 +167,7 @@ class ServedGraph(PartitionedGraph):
         return pieces
 
     def _pieces(self, server: int, requests: Iterable[_PieceRequest]) -> Iterator[Array]:
-        """Send requests, a few at once, and yield the arrays of their replies, in order."""
+        """Send requests to a server, a few at once. Yield the arrays of each reply, in order."""
         waiting: deque[tuple[_PieceRequest, Future[Reply]]] = deque()
         rest = iter(requests)
         while True:
@@ -181,10 +181,12 @@ class ServedGraph(PartitionedGraph):
     def _checked(
         self, server: int, op: str, arrays: list[Array], shapes: Sequence[tuple[int | None, ...]]
     ) -> list[Array]:
-        """Check that a reply's arrays are int64 of the given shapes, and return them.
+        """Check that a reply has int64 arrays of these shapes, and return them.
+
+        `op` is the request's name. In a shape, None is any length.
 
         Raises:
-            ProtocolError: they differ. In a shape, None means any length.
+            ProtocolError: they differ.
         """
         fits = len(arrays) == len(shapes) and all(
             array.dtype == np.int64
@@ -201,7 +203,7 @@ class ServedGraph(PartitionedGraph):
         return arrays
 
     def _check_ids(self, server: int, op: str, ids: Int64Array, below: int) -> None:
-        """Raise ProtocolError if an id is out of range."""
+        """Raise ProtocolError unless the ids in a server's reply are in [0, `below`)."""
         if len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < below:
             raise ProtocolError(
                 f"{self._servers.name_of(server)} answered '{op}' with ids {ids.min()} to "
@@ -209,7 +211,13 @@ class ServedGraph(PartitionedGraph):
             )
 
     def split(self, node_type: NodeType, name: str) -> Int64Array:
-        """Return the new ids of a split's nodes, [n] int64 ascending. KeyError if not a split."""
+        """Return the nodes whose boolean attribute `name` is True: [n] int64 new ids, ascending.
+
+        New ids are the folder's numbering.
+
+        Raises:
+            KeyError: no boolean attribute has this name.
+        """
         splits = self._meta.node_type(node_type).splits
         if name not in splits:
             raise KeyError(f"'{node_type}' has no boolean attribute '{name}': there are {splits}")
@@ -243,7 +251,7 @@ class ServedGraph(PartitionedGraph):
         return np.concatenate(pieces)
 
     def times_of(self, node_type: NodeType, new_ids: Int64Array) -> Int64Array | None:
-        """Return the times of nodes, [n] int64. None if nodes of this type have no times."""
+        """Return the times of nodes by new id, [n] int64 keys. None if the type has no times."""
         if not self._meta.node_type(node_type).timed:
             return None
         return self._translated(NodeTimes, new_ids, node_type)
@@ -258,7 +266,10 @@ class ServedGraph(PartitionedGraph):
     def _translated(
         self, request_class: type[NodesRequest], ids: IntArray, node_type: NodeType
     ) -> Int64Array:
-        """Return a server's value for each id, [n] int64. Request at most `MAX_ROWS` at a time."""
+        """Request one value for each id, [n] int64, from a server. `request_class` says which.
+
+        A request has at most `MAX_ROWS` ids.
+        """
         request, server = request_class(self._type_index(node_type)), self._server()
         ids, count = np.ascontiguousarray(ids, np.int64), self._meta.node_type(node_type).count
 

@@ -56,7 +56,7 @@ _log = log.get(__name__)
 
 @dataclass
 class PendingBatch:
-    """A batch in flight.
+    """A batch that a receiver has requested and not received in full.
 
     Attributes:
         server: index of the only server that can make it. If None, any.
@@ -80,7 +80,7 @@ class PendingBatch:
 
 
 class ServerSession:
-    """A server, and the receiver's session on this server.
+    """A receiver's connection to one server, and the state of its loader's session there.
 
     Attributes:
         pending: {id: batch} in flight, in order of the requests.
@@ -129,7 +129,7 @@ class ServerSession:
     def send(
         self, request: GraphServerRequest, arrays: Sequence[Array] = (), request_id: int = 0
     ) -> None:
-        """Send a request, which is dropped while the server is lost."""
+        """Send a request. It is dropped if the server is lost. Its reply repeats `request_id`."""
         self.connection.send(pack(request_header(request, request_id), arrays))
 
     def connect(self, arrays: Mapping[str, Array]) -> None:
@@ -190,7 +190,11 @@ class ServerSession:
         return event
 
     def add_layout(self, server_number: int, layout: Layout) -> None:
-        """Register a layout by the server's number. ProtocolError if the number is in use."""
+        """Register a layout (list of arrays) under the server's number.
+
+        Raises:
+            ProtocolError: the number is in use.
+        """
         if self.layouts.setdefault(server_number, layout) is not layout:
             raise ProtocolError(f"layout {server_number} becomes another")
         if len(self.layouts) > _MAX_LAYOUTS:
@@ -204,9 +208,9 @@ class ServerSession:
             self._note_progress()
 
     def arrived(self, pending: PendingBatch) -> None:
-        """Note that bytes of a batch have arrived.
+        """Record that bytes of a batch have arrived.
 
-        Record progress after enough bytes. Bytes that are sent again do not count.
+        After enough bytes they count as progress. Bytes that are sent again do not count.
         """
         assert pending.incoming is not None
         if pending.incoming.arrived <= pending.most_arrived:
@@ -230,7 +234,7 @@ class ServerSession:
             self.progress = time.monotonic()
 
     def note_fault(self, error: Exception) -> None:
-        """End the connection after an invalid message, since later ones cannot be trusted either.
+        """End the connection after an invalid message (`error`): later ones cannot be trusted.
 
         The next connection is made after a pause, which doubles with each fault.
         """
@@ -256,7 +260,7 @@ class ServerSession:
             pending.drop_incoming()
 
     def acknowledge(self, least: int) -> None:
-        """Acknowledge bytes: if `least` or more have arrived, or if no batch is in flight."""
+        """Acknowledge arrived bytes if they are `least` or more, or if no batch is in flight."""
         if self.unacked_bytes >= least or (self.unacked_bytes and not self.pending):
             self.send(Acknowledge(self.name, self.unacked_bytes))
             self.unacked_bytes = 0
@@ -272,13 +276,19 @@ class ServerSession:
         }
 
     def log_event(self, event: str, text: str) -> None:
-        """Log a change of the server: as a warning if it is lost and batches are in flight."""
+        """Log `text` about a change of the server.
+
+        A lost server with batches in flight is a warning.
+        """
         log_it = _log.warning if self.pending and self.state == CLOSED else _log.info
         text = f"{self.where} {text}"
         log_it(event, text, server=self.rank, session=self.name, pending=len(self.pending))
 
     def unavailable(self, pending: PendingBatch, timeout: float, outage: str | None) -> Exception:
-        """Return the error of a batch that timed out. `outage` is the directory's error, if any."""
+        """Return the error to report for a batch that timed out.
+
+        `outage` is the directory's error, if any.
+        """
         waited = f"{time.monotonic() - pending.requested_at:.1f} s (timeout is {timeout:g} s)"
         missing = f"{self.where} has not made batch {pending.batch} in {waited}"
         if self.fault is not None:

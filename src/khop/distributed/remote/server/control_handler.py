@@ -61,7 +61,7 @@ _MAX_ARRAYS = 2
 
 
 class _Waiting(NamedTuple):
-    """A queued request. `arrived_at` is a time of `time.monotonic`."""
+    """A queued request with its sender. `arrived_at` is a time of `time.monotonic`."""
 
     source: Source
     frames: list[Any]
@@ -69,7 +69,7 @@ class _Waiting(NamedTuple):
 
 
 class ControlHandler:
-    """Queues of requests about a server's state, and the answers to them.
+    """Queues of requests about a graph server's state (directory, sessions), and the answers.
 
     Args:
         directory: the directory, on server 0. None on others.
@@ -115,11 +115,11 @@ class ControlHandler:
         return bool(self._queue) or has_answers
 
     def handles(self, op: str) -> bool:
-        """Return whether requests of this name are answered here."""
+        """Return True if requests of the name `op` are answered here."""
         return op in self._answers
 
     def put(self, source: Source, frames: list[Any], nbytes: int, is_bounded: bool = True) -> bool:
-        """Queue a request for its user. Return False if the user's queue is full.
+        """Queue a request of `nbytes` bytes for its sender. Return False if the queue is full.
 
         If not `is_bounded`, the queue counts as never full.
         """

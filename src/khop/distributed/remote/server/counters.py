@@ -64,7 +64,7 @@ class SessionState(TypedDict):
 
 @dataclass
 class _Requests:
-    """Counters of the requests of one name."""
+    """Counters of the requests of one name: number, failures, and times."""
 
     count: int = 0
     failed: int = 0
@@ -85,7 +85,7 @@ class _Batches:
 
 
 class ServerCounters:
-    """Counters of a server. Any thread can call any method.
+    """Counters of a graph server: requests, batches, bytes, sessions. All threads count here.
 
     The first 64 names of requests and of reasons have counters of their own. Later names count as
     'other', so that clients cannot fill the server's memory with names. Callers pass 'other' for
@@ -167,7 +167,7 @@ class ServerCounters:
             self._restarts += 1
 
     def snapshot(self) -> dict[str, Any]:
-        """Return a snapshot of the server.
+        """Return all counters and the current state of the server, for JSON.
 
         Returns:
             'rank', 'parts', 'address', 'pid', 'version' of khop, 'started' (seconds since 1970),
@@ -216,7 +216,7 @@ class ServerCounters:
 
 
 def _admitted(name: str, known: Mapping[str, Any]) -> str:
-    """Return the name to count under: `name`, or 'other' if 64 other names are known."""
+    """Return the name under which to count: `name`, or 'other' if 64 others are `known`."""
     return name if name in known or len(known) < _MAX_NAMES else OTHER
 
 

@@ -53,7 +53,7 @@ _LINES_RATE, _LINES_BURST = 0.2, 512.0
 
 
 class Directory:
-    """The directory's table, and the answers to its requests.
+    """Table of a job's graph servers and clients, which register here. Runs in server 0.
 
     Args:
         num_servers, num_clients: numbers of processes. If 0, any number of clients come and go.
@@ -90,7 +90,7 @@ class Directory:
     def _log_change(
         self, user: str, event: str, message: str, is_warning: bool = False, **fields: Any
     ) -> None:
-        """Log a change that a user has caused. Lines above the user's rate are only counted."""
+        """Log a change that a user has caused. Above a rate per user, lines are only counted."""
         if not self._lines.admit(user.encode()):
             self._num_omitted += 1
             return
@@ -114,7 +114,7 @@ class Directory:
         return replace(self._table(), clients=clients)
 
     def _table(self) -> Table:
-        """Return the table without the clients, of which there can be thousands."""
+        """Return the directory's contents without the clients, which can be thousands."""
         servers = {
             rank: replace(peer.entry, silent=_seconds(peer.lease.silence()))
             for rank, peer in sorted(self._servers.items())
@@ -130,7 +130,7 @@ class Directory:
         )
 
     def register_server(self, request: RegisterServer, source: Source) -> Table:
-        """Register a server and return the table.
+        """Register a server, or renew its registration. Return the directory's table.
 
         Raises:
             SecurityError: the sender does not have the servers' key.
@@ -164,7 +164,7 @@ class Directory:
         return self.lookup()
 
     def register_client(self, request: RegisterClient, source: Source) -> Table:
-        """Register a client and return the table without the clients.
+        """Register a client, or renew its registration. Return the table without clients.
 
         Raises:
             RendezvousError: the registration contradicts earlier ones or server 0.
@@ -204,7 +204,9 @@ class Directory:
         entry: Entry,
         source: Source,
     ) -> bool:
-        """Enter a process by its rank. Return False while another one may still have the rank.
+        """Enter a server or client in `peers` by its rank.
+
+        Returns False while another process, which may be dead, has the rank.
 
         Raises:
             RendezvousError: the other process is alive, since it has renewed its lease.
@@ -231,7 +233,7 @@ class Directory:
         return True
 
     def _may_replace(self, known: RegisteredProcess[Entry], entry: Entry, source: Source) -> bool:
-        """Return whether the process of `entry` can take the rank of `known`, which is not gone."""
+        """Return True if a new process (`entry`) may take the rank of an older one (`known`)."""
         silent = known.lease.silence()
         if isinstance(known.entry, ServerEntry) and isinstance(entry, ServerEntry):
             # Two processes cannot listen at one address, so the earlier one has ended. Without keys
@@ -244,7 +246,7 @@ class Directory:
         return silent > (_REPLACED_AFTER if is_same else self._lease)
 
     def _take_gone(self, gone: dict[int, str], source: Source) -> None:
-        """Enter clients that a server reports as gone, if a restarted directory has lost them."""
+        """Enter clients that a server reports as gone, by rank, if a restart has lost them."""
         now = self._clock()
         for rank, incarnation in gone.items():
             if rank < self._num_clients and rank not in self._clients:
@@ -267,7 +269,7 @@ class Directory:
         self._log_change(source.user, f"{request.role}-left", text)
 
     def tick(self, heard_until: Callable[[str, float], float] = lambda user, now: now) -> None:
-        """Mark silent clients as gone, answer expired requests. Called every 0.25 s.
+        """Mark silent clients as gone, and answer requests whose time is over. Every 0.25 s.
 
         Args:
             heard_until: returns the time up to which all messages of a user have been read, given

@@ -54,7 +54,7 @@ def with_labels(meta: FolderMeta, labels: Mapping[int, Array]) -> FolderMeta:
 
 
 def by_new_id(folder: PartitionFolder, type_index: int, labels: Array) -> Array:
-    """Return labels, given by original id, in the order of the folder's numbering."""
+    """Return labels of a node type, which are by original id, in the folder's numbering."""
     node_type = folder.meta.node_types[type_index]
     if len(labels) != node_type.count:
         raise ValueError(
@@ -66,7 +66,7 @@ def by_new_id(folder: PartitionFolder, type_index: int, labels: Array) -> Array:
 
 
 class GraphRequestHandler(FrameHandler):
-    """Handler of requests about the graph.
+    """Handler of clients' requests about the graph: description, ids, times, splits, edges.
 
     Args:
         meta: metadata of the folder, with additional labels.
@@ -182,7 +182,10 @@ class GraphRequestHandler(FrameHandler):
 
 
 def _in_slices(count: int, read: Callable[[slice], Array]) -> Generator[None, None, Int64Array]:
-    """Return `count` values, [count] int64. `read` returns the values of a slice."""
+    """Read `count` values slice by slice, and return them: [count] int64.
+
+    `read` returns the values of a slice.
+    """
     values = np.empty(count, np.int64)
     for piece in work.ranges(count):
         values[piece] = read(piece)
@@ -192,7 +195,7 @@ def _in_slices(count: int, read: Callable[[slice], Array]) -> Generator[None, No
 
 
 class ServerHandler:
-    """Handler of requests about the graph, or about one of the partitions in `parts`.
+    """Handler of requests about the graph and of requests about the server's partitions.
 
     It needs no state of the server's loop, so threads run it. It counts the requests.
     """
@@ -214,7 +217,7 @@ class ServerHandler:
     def steps(
         self, frames: list[Any], source: Source = NOBODY
     ) -> Generator[list[Ticket] | None, None, list[Any]]:
-        """Process one request in slices. Return the frames of the reply. Never raises."""
+        """Return the frames of the reply. Between slices, yield as `Steps`. Never raises."""
         began = time.monotonic()
         op = peek_op(frames[0]) if frames else ""
         part = peek_part(frames[0]) if frames else None

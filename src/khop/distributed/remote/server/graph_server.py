@@ -76,7 +76,7 @@ _TOO_MANY = "too many requests of yours wait here: wait for replies before you s
 
 
 class GraphServer:
-    """Server of a graph, and of batches for clients.
+    """Server of a graph and of batches: the event loop of the graph server's process.
 
     Args:
         config: configuration.
@@ -213,7 +213,7 @@ class GraphServer:
         os.eventfd_write(self._wake, 1)
 
     def admit(self, clients: Sequence[str]) -> None:
-        """Admit these clients' public keys alone. Connections with other keys end."""
+        """Admit only clients with these public keys. Connections with other keys end."""
         self._sockets.admit(clients)
 
     def take_refusal(self, error: Exception) -> None:
@@ -259,7 +259,7 @@ class GraphServer:
                 tick_at = time.monotonic() + _TICK_MS / 1000
 
     def _on_ready(self, ready: Any) -> None:
-        """Process a descriptor or socket that is readable, except for control lines."""
+        """Process a readable descriptor or socket, other than a sampler's control line."""
         if ready == self._wake:
             with contextlib.suppress(BlockingIOError):
                 os.eventfd_read(self._wake)
@@ -277,7 +277,10 @@ class GraphServer:
     def _follow_lines(
         self, poller: zmq.Poller, polled: dict[Any, int]
     ) -> dict[Any, tuple[Session, SamplerProcess]]:
-        """Register for polling: samplers' control lines and local clients. Return the lines."""
+        """Poll samplers' control lines and local clients. Return the lines' samplers.
+
+        `polled` has what was polled before, and its events.
+        """
         lines: dict[Any, tuple[Session, SamplerProcess]] = {}
         current: dict[Any, int] = dict.fromkeys(self._local_samplers.descriptors(), zmq.POLLIN)
         for session, sampler in self._sessions.samplers():
@@ -294,7 +297,7 @@ class GraphServer:
         return lines
 
     def _queue_requests(self, front: int) -> None:
-        """Queue a few messages of a socket, each in the queue of its user."""
+        """Queue a few messages of socket number `front`, each in the queue of its user."""
         for _ in range(_READ_AT_ONCE):
             message = self._sockets.receive(front)
             if message is None:
@@ -303,7 +306,7 @@ class GraphServer:
         self._has_read_all = False
 
     def _queue_request(self, front: int, message: list[zmq.Frame]) -> None:
-        """Queue a request of a peer, or refuse it."""
+        """Queue a request that came at socket number `front`, or refuse it."""
         peer, *frames = message
         # A message without frames has no request.
         source = source_of(front, peer, frames[0] if frames else peer, self._sockets.curve)
@@ -338,7 +341,7 @@ class GraphServer:
         self._sessions.tick(self._heard_until)
 
     def _heard_until(self, user: str, now: float) -> float:
-        """Return the time up to which all messages of a user were answered (`Directory.tick`)."""
+        """Return the time up to which all messages of a user have been read, as `tick` needs it."""
         del now
         waiting_since = self._control.waiting_since(user)
         return self._read_until if waiting_since is None else min(waiting_since, self._read_until)
@@ -346,7 +349,10 @@ class GraphServer:
     # Servers and clients ------------------------------------------------------------------------
 
     def _apply_table(self, table: Table) -> None:
-        """Update from the table: endpoints, gone clients, primaries. Start samplers that wait."""
+        """Apply a new table of the directory: servers' addresses, gone clients, states' servers.
+
+        Samplers that waited for a partition's server are started.
+        """
         for rank, client in table.clients.items():
             if client.gone:
                 self._gone[rank] = client.incarnation
@@ -386,7 +392,7 @@ class GraphServer:
 
 
 def _has_ended(line: ControlLine) -> bool:
-    """Discard messages on a control line. Return whether its other end has closed it."""
+    """Discard the messages on a control line. Return True if its other end is closed."""
     with contextlib.suppress(EOFError):
         while line.receive() is not None:
             pass

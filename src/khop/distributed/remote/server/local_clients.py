@@ -47,7 +47,7 @@ _log = log.get(__name__)
 
 @dataclass
 class _LocalSampler:
-    """A client's sampler. `pidfd` is readable once the process has ended."""
+    """Sampler process that the server runs for a client. `pidfd` is readable once it has ended."""
 
     spec: SessionSpec
     process: Process
@@ -132,7 +132,7 @@ class LocalSamplerService:
             self._on_ready[client.pidfd] = partial(self._disconnect, client)
 
     def _receive(self, client: _LocalClient) -> None:
-        """Process the request of a client, or its end."""
+        """Process the request of a client, or the end of its connection."""
         try:
             message = client.connection.receive()
         except (EOFError, ProtocolError, OSError):
@@ -167,7 +167,7 @@ class LocalSamplerService:
         message.close_descriptors()
 
     def _start(self, client: _LocalClient, message: Message) -> bool:
-        """Start a sampler. Return False if servers that it needs have not registered yet."""
+        """Start a client's sampler. Return False if servers that it needs are not there yet."""
         if message.op is not Op.CONFIG:
             raise ProtocolError(
                 "a client of this machine sends something else before its request for a sampler"
@@ -209,7 +209,7 @@ class LocalSamplerService:
         return True
 
     def _on_exit(self, client: _LocalClient) -> None:
-        """Report the end of a sampler to its client. A new sampler needs a new connection."""
+        """Report the end of a sampler to its client, which must connect again for a new one."""
         assert client.sampler is not None
         process = client.sampler.process
         tail = process.log_tail()[-_MAX_LOG:]
@@ -248,12 +248,12 @@ class LocalSamplerService:
             send_endpoint(sampler.process, part, endpoint)
 
     def flush(self) -> None:
-        """Send messages that did not fit in the samplers' lines before. Called every 0.25 s."""
+        """Send queued messages to samplers whose sockets were full. Called every 0.25 s."""
         for sampler in self._samplers():
             sampler.process.line.flush()
 
     def states(self) -> list[SessionState]:
-        """Return the samplers' state, for statistics. Only their clients count batches."""
+        """Return the state of the samplers, for statistics. Only their clients count batches."""
         return [
             {
                 "session": sampler.spec.session,

@@ -41,7 +41,7 @@ def serve(
     line: ControlLine,
     on_ready: Callable[[Mapping[str, str]], None],
 ) -> None:
-    """Run a graph server until the line closes, or all clients are gone.
+    """Run a graph server until its control line closes, or all clients are gone.
 
     Args:
         config: the configuration.
@@ -123,7 +123,7 @@ class KeyFileWatch:
             self.look()
 
     def look(self) -> None:
-        """Read the file if it has changed, and admit exactly the clients that it names."""
+        """Read the file again if it has changed, and pass the clients' keys in it to `admit`."""
         try:
             status = self._path.stat()
             seen = status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
@@ -153,7 +153,7 @@ class KeyFileWatch:
 
 
 def main() -> None:
-    """Serve a graph for the process at the other end of the control line."""
+    """Run a graph server that `init_server` has started. `start_up` connects it to its parent."""
     line, message = start_up()
     try:
         content, names = message.json(), {field.name for field in fields(ServerConfig)}

@@ -55,7 +55,7 @@ Entry = TypeVar("Entry", ServerEntry, ClientEntry)
 
 @dataclass
 class RegisteredProcess(Generic[Entry]):
-    """A server or client that has registered.
+    """A server or client that has registered in the directory, with its lease and values.
 
     Attributes:
         source: sender of its last registration.
@@ -175,7 +175,7 @@ class PublishedValues:
             self._ready.put(waiter.source.user, waiter, connection=waiter.source.connection)
 
     def wait_for(self, request: WaitFor, source: Source, send: Send) -> None:
-        """Call `send` with values once all requested ones are published, or when time is over.
+        """Answer a client's request for values by `send`, when all are published or time is over.
 
         A value counts if its client has sent a message since the requesting client registered.
 
@@ -202,7 +202,10 @@ class PublishedValues:
         self.answer_ready()
 
     def _value(self, rank: int, waiter: _Waiter) -> bytes | None:
-        """Return a client's value for a waiter. None if it is missing or does not count."""
+        """Return the value that client `rank` has published, for a request that waits for it.
+
+        None if it is missing, or may be of an earlier start of the job.
+        """
         client = self._clients.get(rank)
         if client is None or client.lease.heard_at < waiter.since:
             return None
@@ -226,7 +229,7 @@ class PublishedValues:
             _log.warning("reply-failed", f"an answer to {user} was not sent: {error!r}")
 
     def _is_complete(self, waiter: _Waiter) -> bool:
-        """Look for a request's missing values. Return whether it can be answered now."""
+        """Look for the missing values of a request. Return True if it can be answered now."""
         if waiter.until <= self._clock():
             return True
         while waiter.num_ready < len(waiter.ranks):

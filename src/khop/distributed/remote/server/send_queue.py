@@ -28,7 +28,7 @@ Send: TypeAlias = Callable[[Mapping[str, Any], Sequence[Array]], None]
 
 @dataclass
 class BatchRequest:
-    """A client's request for a batch.
+    """A client's request for a batch, which a session keeps until the batch is made.
 
     Attributes:
         id: id of the batch, chosen by the client.
@@ -45,7 +45,7 @@ class BatchRequest:
 
 @dataclass
 class EncodedBatch:
-    """A batch that was made and is not sent in full.
+    """A batch that a sampler has made and that is not sent in full.
 
     Attributes:
         raw: the batch, [nbytes] uint8. Its slot in the arena is freed when nothing refers to `raw`.
@@ -62,7 +62,7 @@ class EncodedBatch:
 
 
 class SendQueue:
-    """Queue of batches to send, in the order in which they were made.
+    """Queue of a session's batches to send to its client, in the order in which they were made.
 
     Args:
         session: name of the session.
@@ -99,7 +99,7 @@ class SendQueue:
         return bool(self.ready) and self._credits > 0
 
     def layout_number(self, layout: Layout) -> int:
-        """Return the session's number of a layout.
+        """Return the session's number of a layout (list of a batch's arrays). New ones get one.
 
         Samplers can number layouts differently, so layouts are compared by content.
         """
@@ -110,7 +110,7 @@ class SendQueue:
         return known
 
     def reset(self, send: Send) -> None:
-        """Send each batch from its start again, over the client's new connection."""
+        """Send each unfinished batch from its start again, by `send`, over a new connection."""
         self._send = send
         self._credits = self._most
         self._announced.clear()
@@ -121,7 +121,7 @@ class SendQueue:
         self._credits = min(self._credits + nbytes, self._most)
 
     def send_chunk(self) -> None:
-        """Send the next chunk without a copy: ZeroMQ keeps the batch's memory until it is sent."""
+        """Send a batch's next chunk without a copy: ZeroMQ keeps its memory until it is sent."""
         ready = next(iter(self.ready.values()))
         if ready.layout not in self._announced:
             self._announce(ready.layout)
@@ -138,7 +138,7 @@ class SendQueue:
             self._on_sent(ready)
 
     def _announce(self, layout: int) -> None:
-        """Send a layout, before the first batch that has it."""
+        """Send the client the layout of this number, before the first batch that has it."""
         text = next(t for t, known in self._layouts.items() if known == layout)
         content = {**json.loads(text), "id": layout}
         self._send(event_header(LayoutEvent(self._session, layout)), [json_array(content)])

@@ -76,7 +76,7 @@ class ServerConfig:
     has_labels: bool = False
 
     def parts_of(self, folder: PartitionFolder) -> list[int]:
-        """Return the partitions to serve.
+        """Return the partitions of the folder that this server serves.
 
         Raises:
             IndexError, ValueError: a partition does not exist, or there are too few of them.
@@ -98,7 +98,9 @@ class ServerConfig:
         return [folder.check_part(part) for part in parts]
 
     def create_sockets(self, keys: ServerKeys | None, ipc_path: str) -> ServerSockets:
-        """Return the server's bound sockets. Their address 'tcp' is the one to publish.
+        """Bind the server's sockets, and return them. Their address 'tcp' is the one to publish.
+
+        `ipc_path` is the path of the local socket.
 
         Raises:
             ValueError: `master` is malformed.

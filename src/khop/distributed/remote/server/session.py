@@ -53,7 +53,7 @@ _AHEAD = 2
 
 @dataclass(frozen=True)
 class SessionEnvironment:
-    """Environment of sessions on their server.
+    """Settings and functions of a graph server that all of its sessions use.
 
     Attributes:
         sampler: configuration that all samplers have in common: root, credentials, modes.
@@ -92,14 +92,14 @@ class SessionEnvironment:
             "timeout": spec.timeout,
             "concurrency": spec.concurrency,
             "cache_bytes": 0,
-            "lookahead": 0,
+            "lookahead": [0, 0],
             "device": device,
             "device_arena": None,
         }
 
 
 class Session:
-    """A loader's session on this server.
+    """State of a client's loader on this server: samplers, requests, batches to send.
 
     Args:
         arrays: arrays that its samplers read, by name.
@@ -193,7 +193,7 @@ class Session:
         self.dispatch()
 
     def listen(self, sampler: SamplerProcess) -> None:
-        """Process the messages of a sampler, or the end of its process."""
+        """Process the messages of a sampler, and the end of its process."""
         restarts_before = self.pool.num_restarts
         try:
             for key, batch in self.pool.receive(sampler):
@@ -235,7 +235,7 @@ class Session:
     # Requests -----------------------------------------------------------------------------------
 
     def enqueue(self, request: BatchRequest) -> None:
-        """Queue a request for a batch. Do nothing if this request, or its batch, is here already.
+        """Queue a client's request for a batch. Do nothing if it is queued, or its batch made.
 
         Raises:
             ProtocolError: the session has too many requests, or too many bytes of seeds.
@@ -290,7 +290,7 @@ class Session:
             send_request(sampler.process.line, key, request.run_key, request.columns)
 
     def _next_fits(self) -> bool:
-        """Return whether one more batch of the mean size so far fits in the buffer."""
+        """Return True if one more batch, of the mean size so far, fits in the session's buffer."""
         making = len(self._requests) - len(self._waiting)
         if making == 0 and not self.queue.ready:
             return True
@@ -300,14 +300,14 @@ class Session:
     # The client ---------------------------------------------------------------------------------
 
     def reattach(self, outstanding: Sequence[int], send: Send) -> list[int]:
-        """Continue over the client's new connection. Unfinished batches are sent from their start.
+        """Continue over the client's new connection, with unfinished batches from their start.
 
         Args:
             outstanding: ids of batches that the client waits for. Others are dropped.
             send: sends an event over the new connection.
 
         Returns:
-            Ids of these batches that the session has, so that the client need not request them.
+            Ids of the outstanding batches that the session has: the client need not request them.
         """
         self.cancel(list(self._known().difference(outstanding)))
         self.queue.reset(send)

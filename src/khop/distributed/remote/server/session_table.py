@@ -55,7 +55,7 @@ SendFrames: TypeAlias = Callable[[int, bytes, Sequence[Any]], None]
 
 
 class Requester:
-    """Sender of a request, as the destination of replies and events.
+    """Sender of a request about a session, to whom replies and events are sent.
 
     `request_id` is the id in the request, which its reply repeats. If None, it had none.
     """
@@ -84,7 +84,9 @@ Answer: TypeAlias = Callable[[Any, list[Array], Requester], None]
 
 
 class SessionTable:
-    """The sessions of a server. One thread calls the methods, any thread may call `states`.
+    """All sessions (clients' loaders) of a graph server: their requests, turns and ends.
+
+    One thread calls the methods, any thread may call `states`.
 
     Attributes:
         answers: {class of a request: function that answers it}.
@@ -122,11 +124,11 @@ class SessionTable:
 
     @property
     def has_turns(self) -> bool:
-        """True if `stream` has a chunk to send, or a sampler to start."""
+        """True if a session has a chunk of a batch to send, or a sampler to start."""
         return bool(self._turns) or self._next_to_start() is not None
 
     def _next_to_start(self) -> Session | None:
-        """Return the session to start a sampler for: of the user with the fewest starts."""
+        """Return the session whose sampler is started next: its user has the fewest starts."""
         lacking = [s for s in self._sessions.values() if s.lacks_sampler]
         if not lacking or self._host.missing_parts():
             return None
@@ -141,7 +143,7 @@ class SessionTable:
 
     @contextlib.contextmanager
     def _guarded(self, session: Session) -> Iterator[None]:
-        """Fail this session alone if the `with` block raises an error."""
+        """Fail this session alone, if the `with` block raises an error. Other sessions continue."""
         try:
             yield
         except Exception as error:
@@ -150,7 +152,7 @@ class SessionTable:
             session.fail({**describe_error(error), "traceback": ""})
 
     def listen(self, session: Session, sampler: SamplerProcess) -> None:
-        """Process the messages of a sampler. Do nothing if the session has ended the sampler."""
+        """Process the messages of a sampler, unless the session has ended it."""
         if sampler in session.samplers:
             with self._guarded(session):
                 sampler.process.line.flush()
@@ -163,7 +165,7 @@ class SessionTable:
                 session.pool.relocate(part, endpoint)
 
     def start(self) -> None:
-        """Start one sampler for a session that lacks a sampler. Users take turns."""
+        """Start one sampler for a session that lacks one. Users take turns."""
         session = self._next_to_start()
         if session is not None:
             self._num_started[session.user] += 1
@@ -198,7 +200,7 @@ class SessionTable:
             self._turns.put(session.user, session, connection=session)
 
     def stream(self) -> None:
-        """Start a sampler, then send chunks. Users take turns, and so do the sessions of a user."""
+        """Start a sampler, then send chunks of batches. Users and their sessions take turns."""
         self.start()
         for _ in range(_CHUNKS_PER_TURN):
             turn = self._turns.take()
@@ -257,7 +259,7 @@ class SessionTable:
         requester.reply(Held([]))
 
     def _belongs_to(self, session: Session, requester: Requester) -> None:
-        """Give a session to the requester's connection. No other connection can then use it."""
+        """Make the sender's connection the only one that can use the session."""
         self._opened.pop(session.opened_by, None)
         session.user = requester.source.user
         session.opened_by = requester.source.connection, session.spec.session

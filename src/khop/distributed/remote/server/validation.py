@@ -39,7 +39,7 @@ class SessionLimits:
 
 
 class SessionValidator:
-    """Checks of clients' requests against the graph. All methods raise ProtocolError.
+    """Checks of clients' requests for batches against the graph. All raise ProtocolError.
 
     Args:
         meta: metadata of the folder, with additional labels.
@@ -86,7 +86,10 @@ class SessionValidator:
     def arrays(
         self, pipeline: PipelineSpec, names: Sequence[str], arrays: Sequence[Array]
     ) -> dict[str, Array]:
-        """Check the sampling weights, [num_nodes] float64, that `Open` carries. Return by name."""
+        """Check the sampling weights that a request to open a session carries.
+
+        Returns them by name, [num_nodes] float64 each.
+        """
         if len(names) != len(arrays):
             raise ProtocolError("'names' must name the arrays that follow")
         if any(array.dtype != np.float64 or array.ndim != 1 for array in arrays):
@@ -124,14 +127,21 @@ class SessionValidator:
 
 
 def columns_of(arrays: Sequence[Array]) -> Int64Array:
-    """Return the seeds that a request for a batch carries, [num_columns, n] int64, or raise."""
+    """Return the seeds that a request for a batch carries, [num_columns, n] int64.
+
+    Raises:
+        ProtocolError: it carries something else.
+    """
     if len(arrays) != 1 or arrays[0].dtype != np.int64 or arrays[0].ndim != 2:
         raise ProtocolError("a request for a batch carries one int64 array of two axes")
     return np.array(arrays[0])  # a copy: the message's memory is released
 
 
 def _check_names(known: Sequence[Collection[str]], names: list[list[str]], entity: str) -> None:
-    """Check that each node or edge type has the attributes in `names`."""
+    """Check that each node or edge type (`entity`) has the attributes in `names`.
+
+    `known` has the attributes of each type.
+    """
     if len(names) != len(known):
         raise ValueError(f"there are no attributes for each {entity} type")
     for i, attrs in enumerate(known):

@@ -50,9 +50,10 @@ _PIECE = 1 << 24
 
 
 class Tensor(NamedTuple):
-    """Array of a file. `dtype` is 'bfloat16' for bfloat16 values, which NumPy holds as uint16.
+    """Array of a DGL file, and the name of its dtype.
 
-    Values that were read are views of the mapped file, and may be unaligned.
+    bfloat16 values are uint16 in NumPy, with `dtype` 'bfloat16'. Arrays that were read are views of
+    the mapped file. They may be unaligned.
     """
 
     values: Array
@@ -60,13 +61,17 @@ class Tensor(NamedTuple):
 
 
 class ByteReader:
-    """Reader of one file, from begin to end. Arrays are mapped, not read.
+    """Reader of one DGL file, from begin to end. Arrays are mapped, not copied.
 
-    Each count is compared with the rest of the file before memory is taken. `path` is relative to
-    `root`, whose own path has no links.
+    Before memory is taken, each count in the file is compared with the bytes that are left.
+
+    Args:
+        root: folder of the file, a path without symbolic links.
+        path: path of the file, relative to `root`.
 
     Raises:
-        FolderError: the file is missing, not a regular file, or outside the folder.
+        FolderError: the file is missing, not a regular file, or outside the folder. All methods
+            raise it if the content is damaged.
     """
 
     def __init__(self, root: Path, path: str) -> None:
@@ -82,30 +87,34 @@ class ByteReader:
         self.at = 0
 
     def refuse(self, why: str) -> NoReturn:
-        """Raise FolderError with the reason why the file is refused."""
+        """Raise FolderError, whose message names the file and the reason `why`."""
         raise FolderError(f"'{self.name}' is damaged, or no file of DGL: {why}")
 
     def skip(self, count: int) -> int:
-        """Pass over `count` bytes and return the offset of the first."""
+        """Move forward by `count` bytes, and return the offset in the file before the move."""
         if not 0 <= count <= self.size - self.at:
             self.refuse(f"it ends at byte {self.size:,}, within {count:,} bytes at {self.at:,}")
         first, self.at = self.at, self.at + count
         return first
 
     def integer(self, code: str = "Q") -> int:
-        """Read one integer, in a format of `struct`."""
+        """Read one little-endian integer. `code` is its type in `struct` (default: uint64)."""
         first = self.skip(struct.calcsize(code))
         value: int = struct.unpack_from(f"<{code}", self._bytes, first)[0]
         return value
 
     def expect(self, value: int, field: str) -> None:
-        """Read an integer of eight bytes. Raise FolderError if it is not `value`."""
+        """Read a uint64. Raise FolderError, which names `field`, if it is not `value`."""
         stored = self.integer()
         if stored != value:
             self.refuse(f"{field} should be {value:#x} (got {stored:#x} at byte {self.at - 8:,})")
 
     def count(self, least: int) -> int:
-        """Read the number of entries that follow, of at least `least` bytes each."""
+        """Read a uint64: the number of entries that follow. An entry has at least `least` bytes.
+
+        Raises:
+            FolderError: the rest of the file is too short for so many entries.
+        """
         count = self.integer()
         if count * least > self.size - self.at:
             self.refuse(f"{count:,} entries do not fit into what follows byte {self.at:,}")
@@ -141,16 +150,16 @@ class ByteReader:
         return Tensor(np.empty(shape, stored) if values is None else values.reshape(shape), dtype)
 
     def tensors(self) -> dict[str, Tensor]:
-        """Read a list of named arrays."""
+        """Read {name: array}: a number of entries, then names with arrays."""
         return {self.text(): self.tensor() for _ in range(self.count(least=52))}
 
 
 @contextlib.contextmanager
 def open_writer(path: Path) -> Iterator[ByteWriter]:
-    """Make a new file and open it for writing. The content is on the disk when the context ends.
+    """Create a file and open it for writing. It is flushed to the disk when the context ends.
 
     Raises:
-        OSError: the file cannot be written.
+        OSError: the file exists, or cannot be written.
     """
     try:
         with path.open("xb") as file:
@@ -165,7 +174,7 @@ def open_writer(path: Path) -> Iterator[ByteWriter]:
 
 
 class ByteWriter:
-    """Writer of one file, opened by `open_writer`: the counterpart of `ByteReader`."""
+    """Writer of one file in DGL's binary format. `open_writer` makes it."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -174,12 +183,12 @@ class ByteWriter:
         self._file.write(struct.pack(f"<{code}", value))
 
     def integers(self, *values: int) -> None:
-        """Write integers of eight bytes."""
+        """Write each value as a little-endian uint64."""
         for value in values:
             self.integer(value)
 
     def zeros(self, count: int) -> None:
-        """Write `count` zero bytes, as padding or False."""
+        """Write `count` bytes of value 0."""
         self._file.write(bytes(count))
 
     def text(self, value: str) -> None:
@@ -188,7 +197,10 @@ class ByteWriter:
         self._file.write(encoded)
 
     def tensor(self, values: Array, dtype: str | None = None) -> None:
-        """Write an array. bool is stored as uint8, as DGL does."""
+        """Write an array. `dtype` is its stored dtype (None: its own).
+
+        bool becomes uint8, as in DGL.
+        """
         stored = values.view(np.uint8) if values.dtype == np.bool_ else values
         name = stored.dtype.name if dtype in (None, "bool") else str(dtype)
         self.integers(ARRAY_MAGIC, 0)
@@ -202,7 +214,7 @@ class ByteWriter:
             self._file.write(np.ascontiguousarray(stored[first : first + step]).tobytes())
 
     def tensors(self, tensors: Mapping[str, Array | Tensor]) -> None:
-        """Write a list of named arrays, or `Tensor`s."""
+        """Write {name: array}: the number of entries, then names with arrays."""
         self.integer(len(tensors))
         for name, value in tensors.items():
             self.text(name)
@@ -213,7 +225,15 @@ class ByteWriter:
 
 
 def read_tensors(root: Path, path: str) -> dict[str, Tensor]:
-    """Map the named arrays of a file in a folder. Raises FolderError as `ByteReader` does."""
+    """Return the arrays of a DGL file by name, mapped, not copied.
+
+    Args:
+        root: folder of the file.
+        path: path of the file, relative to `root`.
+
+    Raises:
+        FolderError: the file is missing, damaged or outside the folder.
+    """
     stream = ByteReader(root, path)
     stream.expect(_TENSORS_MAGIC, "the begin of a file of tensors")
     stream.count(least=0)
@@ -221,7 +241,7 @@ def read_tensors(root: Path, path: str) -> dict[str, Tensor]:
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Array | Tensor]) -> None:
-    """Write named arrays to a new file."""
+    """Write arrays with their names to a new file, in DGL's format."""
     with open_writer(path) as stream:
         stream.integers(_TENSORS_MAGIC, len(tensors))
         stream.tensors(tensors)

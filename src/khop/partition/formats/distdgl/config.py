@@ -1,4 +1,4 @@
-"""The JSON file of a DistDGL folder: types, ranges of ids and paths. Imports no torch."""
+"""Reader of the JSON file of a DistDGL folder: types, ranges of ids, paths. No torch."""
 
 from __future__ import annotations
 
@@ -24,9 +24,10 @@ _MAX_JSON = 64 << 20
 
 
 class TypedIds:
-    """DistDGL's numbering of nodes, or edges, of all types: by part, then by type.
+    """DistDGL's numbering of the nodes (or edges) of all types: part after part, then by type.
 
-    `sizes` [num_parts, num_types] int64 has the number of ids of each type in each part.
+    Args:
+        sizes: [num_parts, num_types] int64, the number of ids of each type in each part.
     """
 
     def __init__(self, sizes: Int64Array) -> None:
@@ -36,18 +37,21 @@ class TypedIds:
         self._first = np.cumsum(sizes, axis=0) - sizes
 
     def of_part(self, part: int) -> tuple[int, int]:
-        """Return the first id of a part, and the end of the part's range of ids."""
+        """Return the first id of a part, and the id after its last one."""
         types = self.sizes.shape[1]
         return int(self.starts[part * types]), int(self.starts[(part + 1) * types])
 
     def split(self, ids: IntArray) -> tuple[Int64Array, Int64Array]:
-        """Return the type of each id, and its position within the type."""
+        """Split DistDGL ids into the index of the type and the index within the type.
+
+        See `join`.
+        """
         box = np.searchsorted(self.starts, ids, side="right") - 1
         within = ids - self.starts[box] + self._first.ravel()[box]
         return box % self.sizes.shape[1], within
 
     def join(self, type_index: int, within: IntArray) -> Int64Array:
-        """Return the ids of nodes, or edges, at positions within a type."""
+        """Return the DistDGL ids of nodes (or edges) of a type by their index in the type."""
         part = np.searchsorted(self._first[:, type_index], within, side="right") - 1
         box = part * self.sizes.shape[1] + type_index
         joined: Int64Array = self.starts[box] + within - self._first[part, type_index]
@@ -56,12 +60,12 @@ class TypedIds:
 
 @dataclass(frozen=True)
 class DistDGLConfig:
-    """Content of the JSON file.
+    """Content of the JSON file that describes a DistDGL folder.
 
     Attributes:
-        root: the folder, whose path has no links.
-        node_types, edge_types: khop's names of types, in DGL's order.
-        nodes, edges: numbering of ids.
+        root: the folder, as a path without symbolic links.
+        node_types, edge_types: names of the types in khop, in DGL's order.
+        nodes, edges: numbering of node ids and edge ids.
         files: for each part, {key of the JSON file, such as 'node_feats': path relative to `root`}.
     """
 
@@ -78,11 +82,11 @@ class DistDGLConfig:
 
     @property
     def heterogeneous(self) -> bool:
-        """False if the only types are the ones that DGL gives to a homogeneous graph."""
+        """True if types have names. False if they are DGL's types of a homogeneous graph."""
         return self.node_types != [NODE] or self.edge_types != [EDGE]
 
     def beside(self, part: int, name: str) -> str:
-        """Return the path of a file in the folder of a part, relative to `root`."""
+        """Return the path, relative to the root, of file `name` in the folder of a part."""
         return str(Path(self.files[part]["node_feats"]).parent / name)
 
 
@@ -139,7 +143,7 @@ def _parsed(root: Path, content: Any) -> DistDGLConfig:
 
 
 def _by_id(types: object, key: str) -> list[str]:
-    """Return the names of types in the order of their ids."""
+    """Return the names of {name: id}, sorted by id. Raise ValueError unless ids count from 0."""
     if not isinstance(types, Mapping) or not types or not all(isinstance(t, str) for t in types):
         raise ValueError(f"{key} is no object of names")
     names = sorted(types, key=lambda name: int(types[name]))
@@ -160,7 +164,14 @@ def _edge_type(name: str, node_types: list[str]) -> EdgeType:
 
 
 def _sizes(ranges: object, names: list[str], num_parts: int, key: str) -> Int64Array:
-    """Check ranges of ids, and return their sizes [num_parts, num_types]."""
+    """Check {type: [first, end] id pair per part} from JSON. Return the number of ids.
+
+    Returns:
+        [num_parts, num_types] int64.
+
+    Raises:
+        ValueError, TypeError: ranges are malformed, overlap, or leave gaps.
+    """
     if not isinstance(ranges, Mapping) or set(ranges) != set(names):
         raise ValueError(f"{key} does not have the ranges of each type")
     sizes = np.zeros((num_parts, len(names)), np.int64)

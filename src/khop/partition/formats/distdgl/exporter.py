@@ -32,9 +32,10 @@ def to_distdgl(
 ) -> None:
     """Write a partition folder as DistDGL's partitions, for DGL 1.0 and later.
 
-    Nodes stay in their parts. Each part has its own edges. Sources that are in other parts are its
-    halo. Attributes keep their names. bool is stored as uint8, as DGL does. Original ids are in
-    `orig_nids.dgl` and `orig_eids.dgl`, as DGL's `dispatch_data.py` writes them. DGL is not needed.
+    Nodes stay in their parts. Each part has its own edges. Its halo is the source nodes that are in
+    other parts. Attributes keep their names. bool is stored as uint8, as DGL does. Original ids are
+    in `orig_nids.dgl` and `orig_eids.dgl`, as DGL's `dispatch_data.py` writes them. DGL is not
+    needed.
 
     Args:
         folder: the folder, or its path, with all parts on this machine.
@@ -96,7 +97,7 @@ def _check(meta: FolderMeta, root: Path, name: str) -> None:
 
 
 class _Writer:
-    """Writer of the files of all parts into folder `root`."""
+    """Writer of a DistDGL folder: of the files of all parts, into folder `root`."""
 
     def __init__(self, parts: list[Part], root: Path) -> None:
         self._parts, self._root, self._meta = parts, root, parts[0].meta
@@ -146,7 +147,7 @@ class _Writer:
             write_tensors(folder / f"orig_{level[0]}ids.dgl", ids)
 
     def _write_graph(self, path: Path, index: int) -> None:
-        """Write the graph of a part: its own nodes, then the sources that are in other parts."""
+        """Write a part's graph to a file: its own nodes, then sources of edges in other parts."""
         ends = [self._ends(index, i) for i in range(len(self._edge_names))]
         src, dst = np.concatenate(ends, axis=1)
         first, end = self._nodes.of_part(index)
@@ -171,7 +172,7 @@ class _Writer:
         write_graph(path, len(node_ids), sources, dst - first, nodes, edges)
 
     def _ends(self, index: int, type_index: int) -> Int64Array:
-        """Return [2, n] sources and destinations of a part's edges of a type, as DistDGL's ids."""
+        """Return [2, n] int64 sources and destinations of a part's edges, in DistDGL ids."""
         part, edge_type = self._parts[index], self._meta.edge_types[type_index]
         source, target = part.relations[type_index]
         indptr, neighbors = part.rows(type_index)
@@ -182,12 +183,12 @@ class _Writer:
 
 
 def _ids_of(bounds: list[list[int]]) -> TypedIds:
-    """Return DistDGL's numbering, from the [num_parts + 1] bounds of each type's parts."""
+    """Return DistDGL's numbering, from [num_parts + 1] bounds of the parts' ids for each type."""
     return TypedIds(np.diff(np.array(bounds, np.int64), axis=1).T)
 
 
 def _ranges(ids: TypedIds, names: list[str]) -> dict[str, list[list[int]]]:
-    """Return the ranges of ids of each type, part by part."""
+    """Return {type: a [first, end] pair of DistDGL ids per part}, as the JSON file has them."""
     types = len(names)
     firsts, ends = (ids.starts[at : len(ids.starts) - 1 + at].tolist() for at in (0, 1))
     return {

@@ -1,6 +1,6 @@
-"""Files of graphs, as `dgl.save_graphs` writes them. A file of DistDGL has one graph of one type.
+"""Reader and writer of DGL's graph files (`dgl.save_graphs`) with one graph of one edge type.
 
-The layout is::
+DistDGL's folders have such files. The layout is::
 
     uint64 magic, version 2, kind 2, number of graphs; zeros up to byte 4,096
     uint64 where the graph begins; the labels, a list of named arrays
@@ -43,7 +43,11 @@ _NO_IDS = np.empty(0, np.int64)
 
 
 class PartGraph(NamedTuple):
-    """Graph of one part: edges in node ids that count from 0 within the part, and attributes."""
+    """Graph of one part, as one DGL file has it.
+
+    `src` and `dst` [num_edges] are node ids that count from 0 within the part. `nodes` and `edges`
+    are arrays by name.
+    """
 
     num_nodes: int
     src: IntArray
@@ -53,7 +57,7 @@ class PartGraph(NamedTuple):
 
 
 def read_graph(root: Path, path: str) -> PartGraph:
-    """Read a file that holds a single graph. Arrays are views of the mapped file.
+    """Read file `path` below `root`, which holds one graph. Arrays are views of the mapped file.
 
     Raises:
         FolderError: the file is missing, damaged, outside the folder, written by DGL before 0.5, or
@@ -91,13 +95,13 @@ def read_graph(root: Path, path: str) -> PartGraph:
 
 
 def _read_types(stream: ByteReader) -> None:
-    """Skip the graph of types."""
+    """Skip DGL's graph of types, since files of DistDGL have one type."""
     stream.expect(_TYPES, "the begin of the graph of types")
     _read_matrix(stream, _CSR)
 
 
 def _read_relation(stream: ByteReader) -> tuple[IntArray, IntArray, int]:
-    """Read sources and destinations in the order of edge ids, and the number of rows."""
+    """Read edges in the order of ids: sources, destinations, and the number of source nodes."""
     stream.expect(_RELATION, "the begin of an edge type")
     stored, _ = stream.integer("q"), stream.integer("q")
     formats = stored % _NEW_CODE if stored >> 32 else {1: 1, 2: 2, 3: 4}.get(stored, 0)
@@ -121,7 +125,7 @@ def _read_relation(stream: ByteReader) -> tuple[IntArray, IntArray, int]:
 
 
 def _read_matrix(stream: ByteReader, magic: int) -> tuple[int, IntArray, IntArray, IntArray]:
-    """Read the number of rows and three arrays of ids."""
+    """Read a sparse matrix that begins with integer `magic`: number of rows, then three arrays."""
     stream.expect(magic, "the begin of a matrix")
     columns, rows = stream.integer("q"), stream.integer("q")
     if rows != columns or rows < 0:
@@ -141,7 +145,11 @@ def _ids(stream: ByteReader) -> IntArray:
 
 
 def _expanded(stream: ByteReader, pointers: IntArray, num_edges: int, num_rows: int) -> IntArray:
-    """Return the row of each edge, from row pointers."""
+    """Expand CSR row pointers to the row index of each edge, [num_edges].
+
+    Raises:
+        FolderError: the pointers do not fit `num_edges` edges and `num_rows` rows.
+    """
     if len(pointers) != num_rows + 1:
         stream.refuse(f"{len(pointers)} row pointers of {num_rows} rows")
     check_pointers(pointers, num_edges, f"'{stream.name}'")
@@ -151,7 +159,11 @@ def _expanded(stream: ByteReader, pointers: IntArray, num_edges: int, num_rows: 
 def _in_order(
     stream: ByteReader, src: IntArray, dst: IntArray, ids: IntArray
 ) -> tuple[IntArray, IntArray]:
-    """Return sources and destinations, sorted by edge id."""
+    """Sort edges by their ids. Empty `ids` mean that the edges are sorted already.
+
+    Raises:
+        FolderError: `ids` is not a permutation.
+    """
     if len(src) != len(dst) or len(ids) not in (0, len(src)):
         stream.refuse(f"{len(src)} sources, {len(dst)} destinations and {len(ids)} ids of edges")
     if len(ids) == 0:
@@ -194,7 +206,7 @@ def write_graph(
 
 
 def _write_types(stream: ByteWriter) -> None:
-    """Write the graph of types: one node type, and an edge type that joins it to itself."""
+    """Write DGL's graph of types: one node type, and one edge type from this type to itself."""
     stream.integer(_TYPES)
     one = np.zeros(1, np.int64)
     _write_matrix(stream, _CSR, 1, (np.array([0, 1]), one, one))

@@ -81,7 +81,18 @@ def from_distdgl(
 def read_distdgl(
     config: DistDGLConfig, progress: Progress
 ) -> tuple[GraphSource, dict[NodeType, Int32Array]]:
-    """Read a graph in original ids, and the part of each node. Raises as `from_distdgl` does."""
+    """Read the graph of a DistDGL folder in original ids, and the part of each node.
+
+    Args:
+        config: the folder's JSON file.
+        progress: called as progress(step, done, total).
+
+    Returns:
+        The graph, and {node type: [num_nodes] int32 parts}.
+
+    Raises:
+        FolderError: the folder is damaged, or only DGL can read it.
+    """
     _check_sizes(config)
     node_names: list[str] = list(config.node_types) if config.heterogeneous else [DGL_NODE]
     edge_names = [":".join(t) for t in config.edge_types] if config.heterogeneous else [DGL_EDGE]
@@ -116,7 +127,7 @@ def read_distdgl(
 
 
 def _check_sizes(config: DistDGLConfig) -> None:
-    """Check that files are large enough for the JSON file's counts, before memory is taken."""
+    """Raise FolderError if files are too small for the counts in the JSON file."""
     for part in range(config.num_parts):
         path = _graph_path(config, part)
         size = ByteReader(config.root, path).size
@@ -132,7 +143,14 @@ def _check_sizes(config: DistDGLConfig) -> None:
 def _original_ids(
     config: DistDGLConfig, ids: TypedIds, file: str, names: list[str]
 ) -> list[Int64Array]:
-    """Return, for each type, the original id of each DistDGL id."""
+    """Return, for each type, the original ids [num_ids] in the order of DistDGL's ids.
+
+    Args:
+        config: the folder.
+        ids: DistDGL's numbering of nodes, or of edges.
+        file: name of the file with original ids in each part's folder.
+        names: names of the types in this file.
+    """
     paths = [config.beside(part, file) for part in range(config.num_parts)]
     there = [os.path.lexists(config.root / path) for path in paths]
     if not any(there):
@@ -176,7 +194,10 @@ def _read_edges(
     edges: list[Int64Array],
     ends: list[Int64Array],
 ) -> None:
-    """Store sources and destinations of a part's own edges, in original ids, in `ends` by type."""
+    """Write a part's own edges, in original ids, into `ends`: [2, num_edges] for each edge type.
+
+    `nodes` and `edges` have, for each type, original ids in the order of DistDGL's ids.
+    """
     graph = read_graph(config.root, _graph_path(config, part))
     name = f"the graph of part {part} in '{config.root}'"
     node_ids = _ids_of(graph.nodes, "node", config.nodes, name)
@@ -200,7 +221,7 @@ def _read_edges(
 
 
 def _graph_path(config: DistDGLConfig, part: int) -> str:
-    """Return the path of a part's graph.dgl. In GraphBolt's format, users save one beside it."""
+    """Return the path of a part's graph in DGL's format. GraphBolt's users save it, too."""
     files = config.files[part]
     if "part_graph" in files:
         return files["part_graph"]
@@ -215,7 +236,14 @@ def _graph_path(config: DistDGLConfig, part: int) -> str:
 
 
 def _ids_of(data: dict[str, Tensor], level: str, ids: TypedIds, graph: str) -> IntArray:
-    """Return DistDGL's ids of a part's nodes or edges."""
+    """Return DistDGL's ids of the nodes, or edges, in the graph file of a part.
+
+    Args:
+        data: arrays of the graph's nodes, or edges.
+        level: 'node' or 'edge'.
+        ids: DistDGL's numbering.
+        graph: path of the file, for messages.
+    """
     if "_ID" not in data:
         raise FolderError(
             f"{graph} has no {level} data '_ID', the ids of its {level}s"
@@ -237,7 +265,15 @@ def _attributes(
     original: list[Int64Array],
     names: list[str],
 ) -> list[dict[str, RowStore]]:
-    """Return, for each type, its attributes with rows in the order of original ids."""
+    """Return, for each type, its attributes by name, with rows in the order of original ids.
+
+    Args:
+        config: the folder.
+        file: key of the JSON file: 'node_feats' or 'edge_feats'.
+        ids: DistDGL's numbering.
+        original: for each type, original ids in the order of DistDGL's ids.
+        names: names of the types in these files.
+    """
     pieces: list[dict[str, list[Tensor | None]]] = [{} for _ in names]
     for part in range(config.num_parts):
         path = config.files[part][file]
@@ -264,7 +300,11 @@ def _attributes(
 def _attribute(
     name: str, tensors: list[Tensor | None], sizes: Int64Array, positions: Int64Array
 ) -> RowStore:
-    """Join an attribute's rows of all parts, in the order of original ids."""
+    """Join the rows of an attribute in all parts, in the order of original ids.
+
+    `tensors` and `sizes` have the array and the number of rows of each part. `positions` is the
+    position of each original id in the joined rows.
+    """
     known = next(t for t in tensors if t is not None)
     if known.values.ndim == 0:
         raise FolderError(f"attribute {name} is a single number, without rows")
