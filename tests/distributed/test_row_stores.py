@@ -146,7 +146,7 @@ def test_faults_of_a_store(folder_without, tmp_path, num_parts):
     dataset = load(folder_without(num_parts), num_parts, stores_in(tmp_path))
     nodes = ids_of_part(dataset, num_parts - 1)[:8]
     (tmp_path / f"fail-{nodes[2]}").touch()
-    loader = single(dataset, nodes, timeout=1.0)
+    loader = single(dataset, nodes, cache_memory=0, timeout=1.0)  # each epoch reads all rows
     epoch = iter(loader)
     assert [next(epoch).n_id.item() for _ in range(2)] == nodes[:2]
     # The trainer has imported sqlite3: of its own processes it takes any type that is there.
@@ -170,7 +170,7 @@ def test_faults_of_a_store(folder_without, tmp_path, num_parts):
     loader.shutdown()
 
 
-def single(dataset, nodes, **options):
+def single(dataset, nodes, cache_memory=None, **options):
     """A loader with a node a batch, no neighbours, and one sampler."""
     workers = MpDistSamplingWorkerOptions(num_workers=1, worker_concurrency=3, **options)
     return DistNeighborLoader(
@@ -179,6 +179,7 @@ def single(dataset, nodes, **options):
         torch.tensor(nodes),
         batch_size=1,
         collect_features=True,
+        cache_memory=cache_memory,
         worker_options=workers,
     )
 

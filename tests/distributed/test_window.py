@@ -20,7 +20,11 @@ class Sampler:
 
     def __init__(self, *arguments):
         self.window = Window(*arguments)
-        self.announced, self.fetched, self.written = [], [], []
+        self.announced, self.fetched, self.written, self.held = [], [], [], set()
+
+    def may_write(self, batch):
+        """No batch needs another's rows."""
+        return batch not in self.held
 
     def begin(self):
         """Starts to draw all batches that may be drawn. Returns their numbers."""
@@ -35,7 +39,7 @@ class Sampler:
         """Some batches are drawn (all, if none is named)."""
         for task in self.window.tasks:
             if task.stage == Stage.DRAWING and (not batches or task.key[1] in batches):
-                task.stage = Stage.DRAWN
+                task.stage, task.drawn = Stage.DRAWN, task.key[1]
 
     def go_on(self):
         """Announces, requests and writes what can be. Returns the batches that were written."""
@@ -47,7 +51,7 @@ class Sampler:
             elif (task := window.next_to_fetch()) is not None:
                 task.stage = Stage.FETCHING
                 self.fetched.append(task.key[1])
-            elif (task := window.next_to_write()) is not None:
+            elif (task := window.next_to_write(self.may_write)) is not None:
                 window.tasks.remove(task)
                 written.append(task.key[1])
             else:
@@ -108,6 +112,18 @@ def test_the_batch_of_a_dead_sampler_comes_first():
     assert sampler.begin() == [3]
     sampler.end_drawing()
     assert sampler.go_on() == [3]
+
+
+def test_a_batch_that_depends_on_no_other_overtakes():
+    sampler = Sampler(3, 1, True)
+    sampler.window.add(keys(0, 1, 2))
+    sampler.begin()
+    sampler.end_drawing()
+    sampler.held = {0, 2}
+    assert sampler.go_on() == [1]
+    sampler.held = set()
+    assert sampler.go_on() == [0, 2]
+    assert sampler.fetched == [0, 1, 2]
 
 
 def test_without_lookahead_any_batch_is_written_when_it_is_drawn():

@@ -128,7 +128,7 @@ class PhaseClock:
         Args:
             nbytes: bytes of the batch's arrays.
             remote_bytes: bytes that came from other partitions.
-            reused_bytes: bytes of rows of other partitions that an earlier batch left in memory.
+            reused_bytes: bytes of rows of other partitions that were in memory.
             overflows: 1 if the batch got separate memory, as the shared memory (arena) was full.
             maker: process id and thread id of a sampler. (0, 0) for the trainer's own thread.
             disk: counts of reads past the page cache, in the order of `DISK`.

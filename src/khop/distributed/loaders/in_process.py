@@ -6,6 +6,7 @@ requested before a batch is returned, so that replies arrive while the trainer w
 
 from __future__ import annotations
 
+import os
 from collections.abc import Generator, Mapping, Sequence
 from typing import Any
 
@@ -22,6 +23,7 @@ from khop.distributed.sampling.control_messages import BatchKey, Epoch
 from khop.distributed.sampling.pipeline import Pipeline, PipelineSpec
 from khop.distributed.sampling.process_handle import Worker
 from khop.distributed.sampling.window import SOON_KNOWN
+from khop.forks import check_process
 from khop.sampler.plan import EpochPlan
 from khop.sampler.rows.collect import Allocate, DrawnBatch
 from khop.storage.part import Part
@@ -62,6 +64,7 @@ class InProcessBackend:
         lookahead: tuple[int, int] = (0, 0),
     ) -> None:
         self._client = client
+        self._owner = os.getpid()
         self._part, self._reported_disk = part, DiskCounts()
         self._timeout = timeout
         self._records = OwnRecords()
@@ -105,6 +108,8 @@ class InProcessBackend:
 
     def take(self, epoch_id: int, batch: int) -> Received:
         """Make a batch."""
+        if self._client is not None:  # a fork must not wait for replies to this process
+            check_process(self._owner, "connection to other partitions", "make a loader there")
         if self._is_making:  # an exception ended the last call
             self._start_again()
         self._is_making = True

@@ -62,7 +62,7 @@ class Pipeline:
 
     A batch goes through `draw`, `announce`, `request` and `write`. Later batches may be drawn and
     announced before a batch requests its rows. If `is_ordered`, batches are announced in the order
-    in which they will be requested, and are written in that order.
+    in which they will be requested. A batch is written once it `may_write`.
 
     Args:
         part: the local part.
@@ -106,7 +106,7 @@ class Pipeline:
 
     @property
     def is_ordered(self) -> bool:
-        """True if batches must be written in the order in which their rows were requested."""
+        """True if batches must be announced and requested in the same order."""
         return self._collector.is_ordered
 
     def lookahead(self, limits: tuple[int, int]) -> int:
@@ -163,6 +163,10 @@ class Pipeline:
         record = yield from self._collector.collect(drawn, allocate)
         self._engine.release(drawn.subgraph)
         return record
+
+    def may_write(self, drawn: DrawnBatch) -> bool:
+        """Return True if no earlier batch has rows or memory that a requested batch needs."""
+        return self._collector.may_collect(drawn)
 
     def withdraw(self, drawn: DrawnBatch) -> None:
         """Give up a batch that was announced and not written to its end."""

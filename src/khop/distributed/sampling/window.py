@@ -8,7 +8,7 @@ none is left to draw. Run by samplers. Imports no torch.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable
+from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any
@@ -73,8 +73,7 @@ class Window:
     Args:
         concurrency: limit of batches in work.
         lookahead: initial value of the attribute.
-        is_ordered: batches are announced in order, and written in the order of their requests. If
-            False, there is no lookahead.
+        is_ordered: batches are announced and requested in order. If False, there is no lookahead.
 
     Attributes:
         tasks: batches in work, in the order in which they began.
@@ -162,16 +161,14 @@ class Window:
         if is_drawing and len(announced) <= known:
             return None
         self._num_fetched += 1
-        # In the order of requests, which `next_to_write` follows.
+        # Before the batches that are not as far.
         self.tasks.remove(task)
         self.tasks.insert(num_begun, task)
         return task
 
-    def next_to_write(self) -> Task | None:
-        """Return the next batch to write, or None."""
+    def next_to_write(self, may_write: Callable[[DrawnBatch], bool]) -> Task | None:
+        """Return the next batch to write: the first that `may_write`, or None."""
         for task in self.tasks:
-            if task.stage == Stage.FETCHING:
+            if task.stage == Stage.FETCHING and task.drawn is not None and may_write(task.drawn):
                 return task
-            if self._is_ordered:
-                return None
         return None

@@ -191,7 +191,7 @@ class Sampler:
                 window.lookahead = pipeline.lookahead(self._lookahead)
         while (task := window.next_to_fetch()) is not None:
             progressed = self._enter(task, Stage.FETCHING, pipeline.request)
-        task = window.next_to_write()
+        task = window.next_to_write(pipeline.may_write)
         if task is None or task.drawn is None:
             return progressed
         task.steps = pipeline.write(task.drawn, task.slot.allocate)

@@ -79,6 +79,9 @@ class DrawnBatch:
             'n<type>.<name>' [num_nodes] and 'e<type>.<name>' [num_edges] of a type.
         fetches: the rows of each table, located.
         reused_bytes: bytes of its rows that earlier batches requested.
+        request_number: number of its request. None while its rows are not requested.
+        after: number of the last request whose batch must be written before, with all before it.
+        is_begun: whether its arrays are being written.
     """
 
     subgraph: Any
@@ -86,13 +89,17 @@ class DrawnBatch:
     extras: Mapping[str, Array]
     fetches: list[RowFetch] = field(default_factory=list)
     reused_bytes: int = 0
+    request_number: int | None = None
+    after: int = -1
+    is_begun: bool = False
 
 
 class Collector:
     """Writer of batches to arrays: ids, edges and attributes, also from other partitions.
 
     A batch goes through `locate`, `announce`, `request` and `collect`. If there are caches of other
-    parts' rows (`is_ordered`), batches are collected in the order in which they were requested.
+    parts' rows (`is_ordered`), batches are announced and requested in the same order. `may_collect`
+    is then True for a batch once the batches that it depends on are collected.
 
     Args:
         part: the local part.
@@ -143,13 +150,13 @@ class Collector:
         self._reads_disk = any(table.attributes.keys() & on_disk for table in self._tables)
         # Batches whose rows were requested and are not written, in order. For caches only.
         self._requested: list[DrawnBatch] = []
+        self._num_requests = 0
 
     @property
     def is_ordered(self) -> bool:
-        """True if batches are collected in the order in which they were requested.
+        """True if batches must be announced and requested in the same order.
 
-        Caches of other parts' rows need it. For rows that are read past the page cache it lets
-        batches be drawn ahead.
+        Caches of other parts' rows need it, and rows that are read past the page cache profit.
         """
         return bool(self._caches) or self._reads_disk
 
@@ -185,15 +192,29 @@ class Collector:
 
     def request(self, drawn: DrawnBatch) -> None:
         """Send requests for the rows of other parts. If batches wait, begin the other reads."""
-        if self._caches:
-            self._requested.append(drawn)
         for i, (table, fetch) in enumerate(zip(self._tables, drawn.fetches, strict=True)):
-            if i in self._caches:
-                self._caches[i].request(fetch)
-            else:
+            if i not in self._caches:
                 table.request_missing(fetch)
+        if self._caches:
+            self._request_by_plan(drawn)
         for fetch in drawn.fetches if self.is_ordered else ():
             fetch.start_reads()
+
+    def _request_by_plan(self, drawn: DrawnBatch) -> None:
+        self._requested.append(drawn)
+        drawn.request_number = self._num_requests
+        self._num_requests += 1
+        drawn.after = max(
+            cache.request(drawn.fetches[i], drawn.request_number)
+            for i, cache in self._caches.items()
+        )
+
+    def may_collect(self, drawn: DrawnBatch) -> bool:
+        """Return True if no batch that is not collected has rows or memory that a batch needs."""
+        return all(
+            other is drawn or other.request_number is None or other.request_number > drawn.after
+            for other in self._requested
+        )
 
     def withdraw(self, drawn: DrawnBatch) -> None:
         """Give up a batch that was announced, or requested and not collected to its end."""
@@ -202,18 +223,18 @@ class Collector:
                 cache.forget(drawn.fetches[i])
             return
         # Later batches may count on rows that this one does not store: they request theirs anew.
+        # Batches that are begun do not count on it.
         first = self._requested.index(drawn)
-        later = self._requested[first + 1 :]
-        del self._requested[first:]
+        later = [batch for batch in self._requested[first + 1 :] if not batch.is_begun]
+        gone = {id(batch) for batch in (drawn, *later)}
+        self._requested = [batch for batch in self._requested if id(batch) not in gone]
         for batch in [drawn, *later]:
             for i, cache in self._caches.items():
                 cache.discard(batch.fetches[i])
         for batch in later:
             for i, cache in self._caches.items():
                 cache.announce(batch.fetches[i])
-            self._requested.append(batch)
-            for i, cache in self._caches.items():
-                cache.request(batch.fetches[i])
+            self._request_by_plan(batch)
 
     def clear(self) -> None:
         """Forget all batches that are not collected, and the rows in the caches."""
@@ -229,6 +250,7 @@ class Collector:
             allocate: returns the arrays to fill. Called once.
         """
         subgraph, extras, fetches = drawn.subgraph, drawn.extras, drawn.fetches
+        drawn.is_begun = True
         record = self._record(subgraph, extras)
         arrays = allocate(record)
         self._count(record, subgraph, drawn.batch, self._origins(fetches))

@@ -3,9 +3,8 @@
 Batches are announced when they are drawn, some batches before their rows are requested. So the rows
 that the next batches need are known, and the cache keeps the rows that are needed soonest (Belady's
 rule, see `kernels/khop/cpu/lookahead_cache.hpp`). A row that an earlier batch has requested is
-not requested again while it is cached or in flight. Batches are written in the order in which
-their rows were requested, so the earlier batch has stored it. Runs in samplers and trainers.
-Imports no torch.
+not requested again while it is cached or in flight. A batch that counts on such a row is written
+after the earlier batch, which stores it. Runs in samplers and trainers. Imports no torch.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from khop.sampler.rows.row_fetcher import LocalRows, PartRows, RowFetch, RowRequ
 from khop.trace.clock import REUSED
 from khop.typing import Array, Int64Array
 
-PLAN_BYTES = 64
+PLAN_BYTES = 80
 """Bytes that the plan takes per cached row. A row of an announced batch takes up to 80 beside."""
 
 # Rows with fewer bytes are not cached: the plan of the cache takes more memory than they do.
@@ -50,6 +49,9 @@ class RowCache:
             for attr in fetcher.attributes.values()
         ]
         self._tables = [Feature(rows) for rows in self._rows]
+        # The last request that stores a row in each slot, and the last that uses the slot.
+        self._stored_by = np.full(capacity, -1, np.int64)
+        self._used_by = np.full(capacity, -1, np.int64)
         self._num_batches = self._num_announced = 0
 
     @property
@@ -70,11 +72,18 @@ class RowCache:
         self._num_announced += len(joined)
         fetch.plan = self._plan.announce(joined), _joined(positions)
 
-    def request(self, fetch: RowFetch) -> None:
+    def request(self, fetch: RowFetch, request_number: int) -> int:
         """Request the rows of an announced batch that are neither cached nor in flight.
 
-        Its rows that are cached become local. The batch must be written before any batch that
-        is requested later.
+        Its rows that are cached become local.
+
+        Args:
+            fetch: the batch's rows.
+            request_number: a number above those of earlier requests.
+
+        Returns:
+            The last request whose batch must be written before this one, with all before it.
+            -1 if there is none.
         """
         assert fetch.plan is not None
         planned_batch, at = fetch.plan
@@ -94,6 +103,12 @@ class RowCache:
                     RowRequest(self._fetcher, index, len(rows), ticket, firsts[rows], stored)
                 )
         fetch.planned_misses = misses
+        kept_slots = slots[slots >= 0]
+        after_stores = self._stored_by[hit_slots].max(initial=-1)
+        after_uses = self._used_by[kept_slots].max(initial=-1)
+        self._used_by[hit_slots] = request_number
+        self._used_by[kept_slots] = self._stored_by[kept_slots] = request_number
+        return int(max(after_stores, after_uses))
 
     def forget(self, fetch: RowFetch) -> None:
         """Withdraw an announced batch whose rows were not requested."""
