@@ -14,6 +14,8 @@
 #include <limits>
 #include <system_error>
 
+#include "khop/cpu/read_pool.hpp"
+
 namespace khop::cpu {
 namespace {
 
@@ -41,41 +43,6 @@ struct DirectReads::Job {
   int64_t unread = 0;          // entries that no read has yet
   int64_t left = 0;            // entries that are not finished
   int error = 0;
-};
-
-// Memory of reads in flight, which end in about the order in which they begin.
-class DirectReads::Pool {
- public:
-  Pool(char* memory, int64_t bytes) : memory_(memory), bytes_(bytes) {}
-
-  // Null if there is no room.
-  char* take(int64_t bytes) {
-    int64_t begin = used_.empty() ? 0 : used_.back().end;
-    const int64_t first = used_.empty() ? bytes_ : used_.front().begin;
-    if (begin > first || used_.empty()) {  // free: from begin to the end, and before the first
-      if (begin + bytes > bytes_) begin = 0;
-    }
-    const bool wraps = !used_.empty() && begin <= first;
-    if (begin + bytes > bytes_ || (wraps && begin + bytes >= first)) return nullptr;
-    used_.push_back({begin, begin + bytes, false});
-    return memory_ + begin;
-  }
-
-  void give_back(const char* memory) {
-    for (auto& region : used_) {
-      if (memory_ + region.begin == memory) region.is_free = true;
-    }
-    while (!used_.empty() && used_.front().is_free) used_.pop_front();
-  }
-
- private:
-  struct Region {
-    int64_t begin, end;
-    bool is_free;
-  };
-  char* memory_;
-  int64_t bytes_;
-  std::deque<Region> used_;
 };
 
 DirectReads::DirectReads(int file, const RowRegion& region, const DirectReadOptions& options)
@@ -328,7 +295,7 @@ void DirectReads::complete(Read& read, int error) {
 }
 
 void DirectReads::run_ring() {
-  Pool pool(memory_, static_cast<int64_t>(memory_bytes_));
+  ReadPool pool(memory_, static_cast<int64_t>(memory_bytes_));
   std::vector<Read> reads(static_cast<std::size_t>(options_.depth));
   std::vector<uint64_t> unused, ended;
   std::vector<int> errors(reads.size());

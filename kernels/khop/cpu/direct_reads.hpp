@@ -87,7 +87,6 @@ class DirectReads {
     char* memory = nullptr;
     std::vector<Part> parts;
   };
-  class Pool;
 
   void start();
   void run_ring();

@@ -14,23 +14,19 @@ from __future__ import annotations
 import itertools
 import operator
 import os
-import select
 import threading
-import time
 import weakref
 from collections import deque
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from khop import _native
+from khop.data.disk_rates import gap_of
 from khop.data.row_store import RowFormat
 from khop.data.tickets import ReadTicket, Ticket, TicketGroup
 from khop.errors import RowStoreError
-from khop.log import EventLogger
 from khop.typing import Array, Int64Array, IntArray
-
-_log = EventLogger(__name__)
 
 # Bytes of reads in flight: see `DirectReadOptions` of the kernels.
 _POOL_BYTES = 4 << 20
@@ -39,9 +35,6 @@ _PLAN_BYTES = 96
 _MOST_EXPECTED = 64
 _TRUNCATED = -1
 _NONE = np.empty(0, np.int64)
-# What a further read costs, in bytes between rows, until it is measured, and its limits.
-_GAP, _MOST_GAP = 32 << 10, 256 << 10
-_gaps: dict[int, int] = {}  # by disk
 
 
 class DiskCounts(NamedTuple):
@@ -163,7 +156,10 @@ class ProcessReads:
         self._jobs: dict[int, tuple[_Read, bool]] = {}
         self._expected: deque[_Expected] = deque()
         self._asked = self._missed = 0
-        self._set_gap(os.fstat(descriptor).st_dev)
+        self._native.set_gap(
+            gap_of(self._native, os.fstat(descriptor).st_dev, row.nbytes, num_rows)
+        )
+        self._measured = self._native.counts()[1:]
 
     @property
     def is_own(self) -> bool:
@@ -360,49 +356,6 @@ class ProcessReads:
             self._expected.clear()
         for read in reads:
             read.ticket.fail(RowStoreError(f"'{self._path}' was closed before its rows were read"))
-
-    def _set_gap(self, disk: int) -> None:
-        """Set how many bytes between rows are read to save a read, from measured rates."""
-        gap = _gaps.get(disk)
-        if gap is None and self._num_rows * self._row.nbytes >= 64 << 20:
-            gap = _gaps[disk] = self._measure()
-        self._native.set_gap(_GAP if gap is None else gap)
-        self._measured = self._native.counts()[1:]
-
-    def _measure(self) -> int:
-        """Measure the disk: single rows, and rows in sequence. Takes some 10 ms on a fast disk.
-
-        A disk that takes more than a second counts as one whose single reads are dear.
-        """
-        rng = np.random.default_rng(0)
-        self._scratch = np.empty(((4 << 20) // self._row.nbytes + 1, self._row.nbytes), np.uint8)
-        late = time.monotonic() + 1
-        count = (4 << 20) // self._row.nbytes + 1
-        singles, sequence = [], []
-        for first in rng.integers(self._num_rows - count, size=3).tolist():
-            singles.append(self._time(rng.integers(self._num_rows, size=128), late))
-            sequence.append(self._time(np.arange(first, first + count), late))
-            if time.monotonic() > late:
-                return _MOST_GAP
-        del self._scratch  # a read that is late still writes to it
-        rate = count * self._row.nbytes / min(sequence)
-        seconds = max(min(singles) / 128 - 4096 / rate, 0.0)
-        _log.info(
-            "disk-measured",
-            f"'{self._path}' is read at {1e6 * seconds:.1f} us per read and {rate / 1e9:.2f} GB/s",
-            seconds_per_read=seconds,
-            bytes_per_second=rate,
-        )
-        return int(min(max(seconds * rate, 4096), _MOST_GAP))
-
-    def _time(self, rows: Int64Array, late: float) -> float:
-        poller: Any = select.poll()
-        poller.register(self.event, select.POLLIN)
-        began = time.perf_counter()
-        self._native.submit(rows, self._scratch[: len(rows)])
-        while not self._native.finished() and time.monotonic() < late:
-            poller.poll(100)
-        return time.perf_counter() - began
 
 
 def _complete(reads: list[_Read]) -> None:

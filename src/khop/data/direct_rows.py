@@ -28,6 +28,9 @@ ENGINES = ("auto", "threads")
 MAX_ROW_BYTES = 1 << 20
 """Most bytes of a row."""
 
+# A page of 4 kB has many rows that are narrower: mapping reads them well enough.
+_NARROW_BYTES = 64
+
 
 class DiskOptions(NamedTuple):
     """Options of attributes whose rows are read past the page cache.
@@ -45,6 +48,33 @@ class DiskOptions(NamedTuple):
     names: tuple[str, ...]
     cache_memory: int
     engine: str = "auto"
+
+    @classmethod
+    def of(
+        cls, widths: Sequence[tuple[str, int]], names: bool | Sequence[str], cache_memory: int
+    ) -> DiskOptions | None:
+        """Return the options of attributes that a user names. If none, None.
+
+        Args:
+            widths: name and bytes of a row of each attribute that there is.
+            names: the names. True: all attributes with rows of 64 bytes or more.
+            cache_memory: see above.
+
+        Raises:
+            ValueError: there is no such attribute, or it has rows of more than 1 MiB.
+        """
+        if isinstance(names, bool):
+            chosen = {name for name, width in widths if names and width >= _NARROW_BYTES}
+        else:
+            chosen = {names} if isinstance(names, str) else set(names)
+        for name in sorted(chosen):
+            widest = max((width for known, width in widths if known == name), default=0)
+            if not 0 < widest <= MAX_ROW_BYTES:
+                raise ValueError(
+                    f"features_on_disk: no attribute '{name}' with rows of 1 to {MAX_ROW_BYTES} "
+                    f"bytes: there are {dict(widths)}"
+                )
+        return cls(tuple(sorted(chosen)), cache_memory) if chosen else None
 
     @classmethod
     def from_json(cls, content: Sequence[Any] | None) -> DiskOptions | None:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from khop.data import RowStore
-from khop.data.direct_rows import MAX_ROW_BYTES, DiskOptions
+from khop.data.direct_rows import DiskOptions
 from khop.data.files import load_npy, load_torch
 from khop.data.hot_rows import parse_bytes
 from khop.data.steps import run
@@ -32,9 +32,6 @@ from khop.storage.named_stores import NamedStore, StoreKey
 from khop.storage.part import Part
 from khop.tables import html_table
 from khop.typing import EDGE, NODE, EdgeType, Int64Array, IntArray, NodeType
-
-# A page of 4 kB has many rows that are narrower: mapping reads them well enough.
-_NARROW_BYTES = 64
 
 
 class DistDataset(PartitionStores, PartitionedGraph):
@@ -158,7 +155,9 @@ class DistDataset(PartitionStores, PartitionedGraph):
         self.graph_mode = graph_mode
         self.feature_mode = "CUDA" if feature_with_gpu else "ZERO_COPY"
         self._also_serve = [folder.check_part(part) for part in also_serve]
-        disk = _disk_options(folder.meta, features_on_disk, parse_bytes(disk_memory))
+        types = [t for level in ("node", "edge") for t in folder.meta.types(level)]
+        widths = [(name, attr.row_bytes) for t in types for name, attr in t.attrs.items()]
+        disk = DiskOptions.of(widths, features_on_disk, parse_bytes(disk_memory))
         self.folder = folder.attach(self._named_stores(folder.meta, stores or {}), disk)
         self._service = self._peers = self._reader = None
         files = {} if whole_node_label_file is None else whole_node_label_file
@@ -359,34 +358,6 @@ class DistDataset(PartitionStores, PartitionedGraph):
                 f"'{file}' does not hold a tensor with a label for each node of type '{node_type}'"
             )
         return labels
-
-
-def _disk_options(
-    meta: FolderMeta, names: bool | Sequence[str], cache_memory: int
-) -> DiskOptions | None:
-    """Return the options of attributes that are read past the page cache, or None.
-
-    Raises:
-        ValueError: see `DistDataset.load`.
-    """
-    attrs = [
-        (name, attr.row_bytes)
-        for level in ("node", "edge")
-        for described in meta.types(level)
-        for name, attr in described.attrs.items()
-    ]
-    if isinstance(names, bool):
-        chosen = {name for name, width in attrs if names and width >= _NARROW_BYTES}
-    else:
-        chosen = {names} if isinstance(names, str) else set(names)
-    for name in sorted(chosen):
-        widest = max((width for known, width in attrs if known == name), default=0)
-        if not 0 < widest <= MAX_ROW_BYTES:
-            raise ValueError(
-                f"features_on_disk: no attribute '{name}' with rows of 1 to {MAX_ROW_BYTES} bytes: "
-                f"there are {dict(attrs)}"
-            )
-    return DiskOptions(tuple(sorted(chosen)), cache_memory) if chosen else None
 
 
 def check_dataset(data: Any, name: str = "data") -> DistDataset:
