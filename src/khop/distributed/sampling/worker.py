@@ -59,8 +59,8 @@ class Sampler:
     Args:
         line: the control line.
         config: configuration from the trainer: folder, part, pipeline, modules of users' methods,
-            endpoints, concurrency. On a device also: its name, the placement of graph
-            and attributes, and the description of a device arena if there is one.
+            endpoints, concurrency, cache_bytes, limits of the lookahead. On a device also: its
+            name, the placement of graph and attributes, the description of a device arena.
         memory: descriptors of the arena's memory, and of the device arena's if it has one.
         arrays: extra arrays of `Pipeline`.
     """
@@ -86,9 +86,8 @@ class Sampler:
         self._pipeline = Pipeline(
             self._part, spec, self._client, arrays, self._clock, device, config["cache_bytes"]
         )
-        is_ordered = self._pipeline.is_ordered
-        self._lookahead: tuple[int, int] = tuple(config["lookahead"])  # limits
-        self._window = Window(config["concurrency"], self._lookahead[0], is_ordered)
+        self._lookahead: tuple[int, int] = config["lookahead"]  # limits
+        self._window = Window(config["concurrency"], self._lookahead[0], self._pipeline.is_ordered)
         self._epochs: dict[int, Epoch | SingleBatch] = {}
         self._reported_bytes, self._reported_disk = 0, DiskCounts()
         self._announced: set[int] = set()
@@ -164,7 +163,8 @@ class Sampler:
 
     def _close_epoch(self, epoch: int) -> None:
         self._epochs.pop(epoch, None)
-        for task in self._window.remove(epoch):
+        # The last first: a batch that is given up makes later ones request their rows anew.
+        for task in reversed(self._window.remove(epoch)):
             self._give_up(task)
 
     def _give_up(self, task: Task) -> None:
