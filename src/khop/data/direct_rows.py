@@ -217,8 +217,9 @@ def rows_on_disk(
         TypeError: `dtype` is not stored as the file's dtype.
 
     Example:
-        >>> np.save("rows.npy", np.arange(6.0).reshape(3, 2))
-        >>> khop.data.rows_on_disk("rows.npy", cache_memory="64MB").gather(np.array([2])).tolist()
+        >>> np.save(path / "rows.npy", np.arange(6.0).reshape(3, 2))
+        >>> rows = khop.data.rows_on_disk(path / "rows.npy", cache_memory="64MB")
+        >>> rows.gather(np.array([2])).tolist()
         [[4.0, 5.0]]
     """
     rows = load_npy(path, "r")
