@@ -79,7 +79,7 @@ class RowCache:
 
         Args:
             fetch: the batch's rows.
-            request_number: a number above those of earlier requests.
+            request_number: a number greater than in all earlier requests.
 
         Returns:
             The last request whose batch must be written before this one, with all before it.
