@@ -22,6 +22,7 @@ void bind_scatter(nb::module_& m);
 void bind_update(nb::module_& m);
 void bind_gather_parts(nb::module_& m);
 void bind_bus_error(nb::module_& m);
+void bind_direct_reads(nb::module_& m);
 void bind_convert(nb::module_& m);
 void bind_edge_split(nb::module_& m);
 void bind_owner_split(nb::module_& m);

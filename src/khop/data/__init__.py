@@ -4,6 +4,7 @@ Used by any process. Imports no torch.
 """
 
 from khop.data.device_feature import DeviceFeature, DeviceGroup, Served
+from khop.data.direct_rows import rows_on_disk
 from khop.data.feature import ConsecutiveIds, Feature
 from khop.data.graph import Graph
 from khop.data.hot_rows import expected_share
@@ -30,4 +31,5 @@ __all__ = [
     "TicketGroup",
     "Topology",
     "expected_share",
+    "rows_on_disk",
 ]

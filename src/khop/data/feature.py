@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 
 from khop import _native
@@ -9,6 +11,7 @@ from khop.data.arrays import storage_dtype, to_array
 from khop.data.encoding import Encoding, bytes_of_rows
 from khop.data.files import PicklableByPath, release_pages
 from khop.data.row_store import RowFormat, RowStore
+from khop.data.tickets import Ticket, TicketGroup
 from khop.typing import Array, ArrayLike, Int64Array, IntArray
 
 
@@ -117,6 +120,46 @@ class DecodedFeature(PicklableByPath, RowStore):
 
     def release(self) -> None:
         self._rows.release()
+
+
+class DecodedRows(RowStore):
+    """Encoded rows of a store whose reads take time, widened to float32 once they are read.
+
+    Args:
+        rows: the store of the encoded rows.
+        encoding: their encoding.
+    """
+
+    def __init__(self, rows: RowStore, encoding: Encoding) -> None:
+        self._rows, self._encoding = rows, encoding
+        self.num_rows, self.stored = rows.num_rows, rows.stored
+        self.delivered = RowFormat("float32", rows.row_shape)
+        rows.encoding = encoding
+
+    @property
+    def as_stored(self) -> RowStore:
+        return self._rows
+
+    def read(self, ids: Int64Array, out: Array) -> Ticket | None:
+        encoded = self.stored.empty(len(ids))
+        ticket = self._rows.read(ids, encoded)
+        widen = partial(self._encoding.gather, encoded, None, out)
+        if ticket is not None:
+            return TicketGroup([ticket], widen)
+        widen()
+        return None
+
+    def expect(self, ids: Int64Array) -> None:
+        self._rows.expect(ids)
+
+    def content(self) -> tuple[Array, ...]:
+        return self._rows.content()
+
+    def release(self) -> None:
+        self._rows.release()
+
+    def close(self) -> None:
+        self._rows.close()
 
 
 class ConsecutiveIds(RowStore):

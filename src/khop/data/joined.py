@@ -114,6 +114,9 @@ class TakenFeature(_View):
     def read(self, ids: Int64Array, out: Array) -> Ticket | None:
         return self._rows.read(self._positions[ids].astype(np.int64, copy=False), out)
 
+    def expect(self, ids: Int64Array) -> None:
+        self._rows.expect(self._positions[ids].astype(np.int64, copy=False))
+
     def content(self) -> tuple[Array, ...]:
         return (*super().content(), self._positions)
 

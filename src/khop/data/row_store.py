@@ -99,6 +99,16 @@ class RowStore(ABC):
             Exception: the storage fails. Only the batch of this read fails, with this error.
         """
 
+    def expect(self, ids: Int64Array) -> None:  # noqa: B027
+        """Announce the rows of a later batch. Loaders that draw ahead call this for each batch.
+
+        The calls are in the order of the batches. A later `read` has the same ids. It may never
+        come, as when an epoch is ended early. Unless overridden, nothing happens.
+
+        Args:
+            ids: [n] int64, each from 0 to num_rows - 1, in any order, also repeated.
+        """
+
     def close(self) -> None:  # noqa: B027
         """Close files, connections and threads. Reads in flight may fail then."""
 

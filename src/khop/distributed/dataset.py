@@ -13,7 +13,9 @@ import torch
 from torch import Tensor
 
 from khop.data import RowStore
+from khop.data.direct_rows import DiskOptions
 from khop.data.files import load_npy, load_torch
+from khop.data.hot_rows import parse_bytes
 from khop.data.steps import run
 from khop.data.tickets import Ticket
 from khop.distributed.graph import PartitionedGraph
@@ -100,6 +102,8 @@ class DistDataset(PartitionStores, PartitionedGraph):
         same_host_reads: bool | None = None,
         stores: Mapping[str | tuple[NodeType | EdgeType, str], Callable[[], RowStore]]
         | None = None,
+        features_on_disk: bool | Sequence[str] = False,
+        disk_memory: int | str = "1GB",
     ) -> DistDataset:
         """Open a partition.
 
@@ -133,6 +137,12 @@ class DistDataset(PartitionStores, PartitionedGraph):
                 same attributes. A trainer reads the rows of its own part, and its partition server
                 serves them. Samplers import the function, so it must belong to a module, or be a
                 `functools.partial` of a module's function.
+            features_on_disk: attributes of nodes and edges that are larger than memory, by name.
+                Their rows are read past the page cache. Rows that are needed again are kept.
+                True: all attributes with rows of 64 bytes or more. If False, files are mapped.
+                Samplers on devices map them in any case.
+            disk_memory: bytes for rows of `features_on_disk`, which the samplers of this trainer
+                divide. A number, or a text such as '4GB'.
 
         Returns:
             The dataset itself.
@@ -142,7 +152,8 @@ class DistDataset(PartitionStores, PartitionedGraph):
             IndexError, TypeError: no such partition.
             KeyError: a store of a type that does not exist.
             ValueError: an unknown graph_mode or $KHOP_SAME_HOST_READS, a store with another number
-                of rows, or a store of an attribute that the folder has itself.
+                of rows, or a store of an attribute that the folder has itself. `features_on_disk`
+                names no attribute of the folder, or one with rows of more than 1 MiB.
         """
         del input_layout, graph_caching, device_group_list, device
         if (root_dir is None) == (graph_dir is None):
@@ -157,7 +168,10 @@ class DistDataset(PartitionStores, PartitionedGraph):
         self.feature_mode = "CUDA" if feature_with_gpu else "ZERO_COPY"
         self._also_serve = [folder.check_part(part) for part in also_serve]
         self.same_host_reads = maps_same_host(same_host_reads)
-        self.folder = folder.attach(self._named_stores(folder.meta, stores or {}))
+        types = [t for level in ("node", "edge") for t in folder.meta.types(level)]
+        widths = [(name, attr.row_bytes) for t in types for name, attr in t.attrs.items()]
+        disk = DiskOptions.of(widths, features_on_disk, parse_bytes(disk_memory))
+        self.folder = folder.attach(self._named_stores(folder.meta, stores or {}), disk)
         self.close()
         files = {} if whole_node_label_file is None else whole_node_label_file
         if not isinstance(files, Mapping):

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from khop.metrics.families import Families
 from khop.metrics.text import Labels, expose
 from khop.tables import html_table, human_bytes
-from khop.trace.clock import PHASES, ROWS, BatchTimings
+from khop.trace.clock import DISK, PHASES, ROWS, BatchTimings
 
 TRAINER_PHASES = ("waiting", "collating", "consuming")
 """Phases of the thread that iterates, in this order for each batch."""
@@ -39,6 +39,8 @@ class LoaderStats:
         delivered_bytes: bytes of the batches.
         remote_bytes: bytes that came from other partitions: neighbours and attributes.
         reused_bytes: bytes of rows of other partitions that an earlier batch left in memory.
+        disk: reads past the page cache (`features_on_disk`): rows that were 'asked' for, rows of
+            these that were 'missed' by the cache, 'reads' of the disk and their 'bytes'.
         trainer_seconds: time of the thread that iterates. 'waiting': in the loader, until a batch
             is ready, or making it if no other thread does. 'collating': from arrays to PyG's batch,
             transform, copy to a device. 'consuming': outside the loader, between two batches.
@@ -69,6 +71,7 @@ class LoaderStats:
     delivered_bytes: int = 0
     remote_bytes: int = 0
     reused_bytes: int = 0
+    disk: dict[str, int] = field(default_factory=lambda: dict.fromkeys(DISK, 0))
     trainer_seconds: dict[str, float] = field(
         default_factory=lambda: dict.fromkeys(TRAINER_PHASES, 0.0)
     )
@@ -162,7 +165,15 @@ class LoaderStats:
         )
         if self.reused_bytes:
             text += f", {human_bytes(self.reused_bytes)} reused ({self.hit_rate:.1%} of their rows)"
-        return [*lines, ("bytes", text)]
+        lines.append(("bytes", text))
+        if self.disk["asked"]:
+            asked, missed, reads, nbytes = self.disk.values()
+            text = (
+                f"{asked:,} rows asked for, {missed:,} ({missed / asked:.1%}) not in the cache: "
+                f"{reads:,} reads of {human_bytes(nbytes)}"
+            )
+            lines.append(("disk", text))
+        return lines
 
 
 Sizes = tuple[int, ...]
@@ -222,6 +233,7 @@ class StatsAccumulator:
             delivered_bytes=made.nbytes,
             remote_bytes=made.remote_bytes,
             reused_bytes=made.reused_bytes,
+            disk={name: getattr(made, f"disk_{name}") for name in DISK},
             trainer_seconds=dict(zip(TRAINER_PHASES, trainer, strict=True)),
             sampler_seconds=dict(zip(PHASES, samplers, strict=True)),
             ready_seconds=ready / _SECOND,
@@ -334,6 +346,14 @@ def _add_loader(families: Families, stats: LoaderStats, labels: Labels) -> None:
     help = "Rows of nodes by origin: home partition, copies, rows in memory, other partitions."
     for source, count in stats.rows.items():
         families.counters({**labels, "source": source}, ("rows", help, count))
+    counted = stats.disk
+    families.counters(
+        labels,
+        ("disk_rows", "Rows of attributes on disk that were asked for.", counted["asked"]),
+        ("disk_missed_rows", "Rows of these that were not in the cache.", counted["missed"]),
+        ("disk_reads", "Reads of the disk past the page cache.", counted["reads"]),
+        ("disk_bytes", "Bytes of these reads.", counted["bytes"]),
+    )
     help = "The trainer's time: waiting for batches, collating, consuming."
     for phase, seconds in stats.trainer_seconds.items():
         families.counters({**labels, "phase": phase}, ("trainer_seconds", help, seconds))

@@ -109,11 +109,17 @@ class NamedStore(RowStore):
             )
 
     def read(self, ids: Int64Array, out: Array) -> Ticket | None:
+        return self._of_process().read(ids, out)
+
+    def expect(self, ids: Int64Array) -> None:
+        self._of_process().expect(ids)
+
+    def _of_process(self) -> RowStore:
         if self._opened is None or self._opened[0] != os.getpid():
             store = self._opener()
             self._check(store)
             self._opened = os.getpid(), store
-        return self._opened[1].read(ids, out)
+        return self._opened[1]
 
     def close(self) -> None:
         """Close the store of this process. The next read opens it again."""

@@ -13,16 +13,20 @@ import numpy as np
 
 from khop import _native
 from khop.data import ConsecutiveIds, Feature, RowStore
+from khop.data.direct_reads import DiskCounts
+from khop.data.direct_rows import DirectRows
 from khop.data.files import advise_random
 from khop.data.joined import TakenFeature
 from khop.storage.folder import (
     INTS,
     ORDERS,
+    AttrMeta,
     PartitionFolder,
     cache_attr_path,
     cache_path,
     edge_array,
     edge_attr_path,
+    node_attr_path,
 )
 from khop.storage.named_stores import StoreKey
 from khop.typing import Array, EdgeType, Int64Array, IntArray, NodeType
@@ -58,6 +62,7 @@ class Part:
         self.part = folder.check_part(part)
         self.others = {other: Part(folder, other) for other in others if other != part}
         self._features: dict[tuple[str, int, str], RowStore] = {}
+        self._on_disk: list[DirectRows] = []
         self._cached: dict[int, HotCopies | None] = {}
         self._indptrs: dict[int, IntArray] = {}
         self._row_orders: dict[int, tuple[Int64Array, Int64Array]] = {}
@@ -191,7 +196,9 @@ class Part:
             return TakenFeature(store, self.node_ids(node_type))
         if name == "id":
             return Feature(self.node_ids(node_type))
-        return self.folder.node_feature(self.part, node_type, name)
+        described = self.meta.node_types[index]
+        path = node_attr_path(self.part, node_type, name)
+        return self._open_attr(path, name, described.attrs[name], described.book.size(self.part))
 
     def _open_edge_feature(self, index: int, name: str) -> RowStore:
         edge_type = self.meta.edge_types[index]
@@ -204,7 +211,41 @@ class Part:
                 return ConsecutiveIds(first, end - first)
             return Feature(self._edge_array(edge_type.name, name))
         path = edge_attr_path(self.part, edge_type.name, name)
-        return self.folder.open_attr(path, edge_type.attrs[name], end - first)
+        return self._open_attr(path, name, edge_type.attrs[name], end - first)
+
+    def _open_attr(self, path: str, name: str, attr: AttrMeta, num_rows: int) -> RowStore:
+        mapped = self.folder.open_attr(path, attr, num_rows)
+        disk = self.folder.disk
+        if disk is None or name not in disk.names or num_rows == 0:
+            return mapped
+        stored = mapped.as_stored
+        memory = int(disk.cache_memory * (stored.array.nbytes / self._bytes_on_disk))
+        opened = DirectRows(
+            stored.array,
+            self.folder.open_file(path),
+            str(self.folder.root / path),
+            disk._replace(cache_memory=memory),
+            attr.stored.dtype,
+        )
+        self._on_disk.append(opened)
+        return attr.delivering(opened)
+
+    @cached_property
+    def _bytes_on_disk(self) -> int:
+        """Bytes of the part's attributes whose rows are read past the page cache."""
+        names = () if self.folder.disk is None else self.folder.disk.names
+        return sum(
+            attr.row_bytes * (described.bounds[self.part + 1] - described.bounds[self.part])
+            for level in ("node", "edge")
+            for described in self.meta.types(level)
+            for name, attr in described.attrs.items()
+            if name in names and StoreKey(level, described.name, name) not in self.folder.stores
+        )
+
+    def disk_counts(self) -> DiskCounts:
+        """Return the counts of this process's reads past the page cache so far."""
+        counts = [store.counts() for store in self._on_disk]
+        return DiskCounts(*map(sum, zip(DiskCounts(), *counts, strict=True)))
 
     def cached(self, index: int) -> HotCopies | None:
         """Return this part's copies of other parts' rows of the node type `index`, or None."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from time import monotonic_ns
 from typing import Final, NamedTuple
 
@@ -33,6 +34,10 @@ REUSED: Final = 2
 REMOTE: Final = 3
 
 
+DISK = ("asked", "missed", "reads", "bytes")
+"""Counts of reads past the page cache."""
+
+
 class Segment(NamedTuple):
     """Time of a sampler in one phase, for one batch, in nanoseconds of CLOCK_MONOTONIC."""
 
@@ -54,6 +59,8 @@ class BatchTimings(NamedTuple):
         reused_bytes: bytes of rows of other partitions that an earlier batch left in memory.
         overflows: 1 if the arena was full, so that the batch got separate memory.
         sampling, gathering, remote, idle, other: nanoseconds in each phase since the batch before.
+        disk_asked, disk_missed, disk_reads, disk_bytes: reads past the page cache since the batch
+            before. See `khop.data.direct_reads.DiskCounts`.
     """
 
     process: int
@@ -68,6 +75,10 @@ class BatchTimings(NamedTuple):
     remote: int
     idle: int
     other: int
+    disk_asked: int = 0
+    disk_missed: int = 0
+    disk_reads: int = 0
+    disk_bytes: int = 0
 
 
 class PhaseClock:
@@ -108,6 +119,7 @@ class PhaseClock:
         reused_bytes: int = 0,
         overflows: int = 0,
         maker: tuple[int, int] = (0, 0),
+        disk: Sequence[int] = (0, 0, 0, 0),
     ) -> BatchTimings:
         """Return the timings of a batch that is complete, and set the counts to 0.
 
@@ -119,12 +131,13 @@ class PhaseClock:
             reused_bytes: bytes of rows of other partitions that were in memory.
             overflows: 1 if the batch got separate memory, as the shared memory (arena) was full.
             maker: process id and thread id of a sampler. (0, 0) for the trainer's own thread.
+            disk: counts of reads past the page cache, in the order of `DISK`.
         """
         sampling, gathering, remote, idle, other, _ = self._spent
         self._spent = [0, 0, 0, 0, 0, 0]
         spent = sampling, gathering, remote, idle, other
-        traffic = nbytes, remote_bytes, reused_bytes
-        return BatchTimings(*maker, self.since, *traffic, overflows, *spent)
+        counts = nbytes, remote_bytes, reused_bytes, overflows
+        return BatchTimings(*maker, self.since, *counts, *spent, *disk)
 
     def keep_segments(self, keep: bool) -> None:
         """Start (`keep`) or stop the list of intervals, `segments`, for a recording."""

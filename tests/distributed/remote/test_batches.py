@@ -75,6 +75,20 @@ def test_batch_without_room_in_the_arena_gets_its_own_memory(graph, folder_of):
             check_same(ours, theirs)
 
 
+def test_rows_on_disk(graph, folder_of):
+    """Servers and their samplers read rows past the page cache: the same batches."""
+    root = folder_of("random", 2)
+    folder = PartitionFolder(root)
+    disk = [["x", "edge_attr"], 16 << 20, "auto"]
+    with (
+        serving(root, 2, disk=disk) as served,
+        training(served, spec_of(folder), servers=range(2)) as trainer,
+    ):
+        epoch, plan = trainer.open(new_ids(folder))
+        for ours, theirs in zip(trainer.run(epoch, plan), reference(graph), strict=True):
+            check_same(ours, theirs)
+
+
 def test_lists_of_servers(graph, folder_of):
     """Of a plan with lists of seeds, list i is made by server i, and by no other."""
     root = folder_of("random", 2)

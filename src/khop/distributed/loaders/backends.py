@@ -134,6 +134,7 @@ def _make_samplers(
         "part": data.partition_idx,
         "others": service.others,
         "stores": [store.to_json() for store in data.opened.stores.values()],
+        "disk": None if data.opened.disk is None else data.opened.disk.among(options.num_workers),
         "pipeline": spec.to_json(),
         "methods": modules_of(spec.sampling.method),
         "endpoints": {part: asdict(endpoint) for part, endpoint in endpoints.items()},
@@ -146,7 +147,9 @@ def _make_samplers(
     }
     concurrency, num_workers = options.worker_concurrency, options.num_workers
     is_cached = bool(endpoints) and caching.nbytes != 0 and not any(devices)
-    lookahead = caching.limits(data.meta, spec, plan.batch_size) if is_cached else (0, 0)
+    # Batches are drawn ahead for rows of other partitions, and for rows on disk.
+    draws_ahead = is_cached or config["disk"] is not None
+    lookahead = caching.limits(data.meta, spec, plan.batch_size) if draws_ahead else (0, 0)
     config["cache_bytes"] = caching.share(num_workers) if is_cached else 0
     config["lookahead"] = lookahead
     arena = plan_memory(

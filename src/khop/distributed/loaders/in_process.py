@@ -14,6 +14,7 @@ import numpy as np
 
 from khop.channel.layout import Received, Record
 from khop.channel.pool import BufferPool
+from khop.data.direct_reads import DiskCounts
 from khop.data.steps import run
 from khop.data.tickets import Ticket
 from khop.data.waiter import TIMEOUT
@@ -64,6 +65,7 @@ class InProcessBackend:
     ) -> None:
         self._client = client
         self._owner = os.getpid()
+        self._part, self._reported_disk = part, DiskCounts()
         self._timeout = timeout
         self._records = OwnRecords()
         self._pipeline = Pipeline(
@@ -135,7 +137,9 @@ class InProcessBackend:
             records.end()
         remote = 0 if client is None else client.bytes_received - bytes_before
         self._is_making = False
-        record.note("made", records.clock.made(len(memory[0]), remote, reused))
+        disk = self._part.disk_counts()
+        read, self._reported_disk = disk.since(self._reported_disk), disk
+        record.note("made", records.clock.made(len(memory[0]), remote, reused, disk=read))
         return record.layout.read(memory[0])._replace(extras=record.extras or None)
 
     def _make(self, key: BatchKey, allocate: Allocate) -> tuple[Record, int]:

@@ -247,6 +247,8 @@ class PartitionService:
                 "part": part,
                 "requests": requests,
                 "stores": [store.to_json() for store in self._folder.stores.values()],
+                # Without a cache, so that the samplers' memory is all that there is.
+                "disk": None if self._folder.disk is None else self._folder.disk.without_cache(),
             },
             f"partition {part}",
             near,

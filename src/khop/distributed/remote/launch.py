@@ -198,6 +198,7 @@ def start_server(
         root=str(dataset.opened.root),
         parts=dataset.parts,
         stores=[store.to_json() for store in dataset.opened.stores.values()],
+        disk=None if dataset.opened.disk is None else list(dataset.opened.disk),
         keys=None if keys is None else keys.to_json(),
         graph_mode=dataset.graph_mode,
         feature_mode=dataset.feature_mode,

@@ -21,6 +21,7 @@ import zmq
 
 from khop.channel.control import ControlLine, Op
 from khop.channel.message import pack
+from khop.data.direct_rows import DiskOptions
 from khop.distributed.processes.child import parent_has_gone, start_up
 from khop.distributed.processes.socket_files import remove_socket
 from khop.distributed.rpc.frame_handler import FrameHandler, refusal
@@ -210,5 +211,6 @@ def main() -> None:
 
 def _make_handler(config: Mapping[str, Any]) -> RequestHandler:
     stores = map(NamedStore.from_json, config.get("stores", ()))
-    part = Part(PartitionFolder(config["root"]).attach(stores), config["part"])
+    disk = DiskOptions.from_json(config.get("disk"))
+    part = Part(PartitionFolder(config["root"]).attach(stores, disk), config["part"])
     return RequestHandler(part, types=users_requests(config.get("requests", ()), part))

@@ -21,6 +21,8 @@ from typing import TYPE_CHECKING, Any
 from khop.channel.control import BATCH, MAX_PAYLOAD, U64, ControlLine, Message, Op
 from khop.channel.layout import Layout
 from khop.channel.shared import read_shared
+from khop.data.direct_reads import DiskCounts
+from khop.data.direct_rows import DiskOptions
 from khop.data.waiter import waiter
 from khop.distributed.processes.child import start_up, task_page
 from khop.distributed.rpc.protocol import describe_error
@@ -78,17 +80,18 @@ class Sampler:
         self._client = _client(config, self._report_lost)
         self._reported_lost: dict[int, float] = {}
         stores = map(NamedStore.from_json, config.get("stores", ()))
-        folder = PartitionFolder(config["root"]).attach(stores)
-        part = Part(folder, config["part"], config.get("others", ()))
+        disk = DiskOptions.from_json(config.get("disk"))
+        folder = PartitionFolder(config["root"]).attach(stores, disk)
+        self._part = Part(folder, config["part"], config.get("others", ()))
         spec = PipelineSpec.from_json(config["pipeline"])
         self._clock = PhaseClock()
         self._pipeline = Pipeline(
-            part, spec, self._client, arrays, self._clock, device, config["cache_bytes"]
+            self._part, spec, self._client, arrays, self._clock, device, config["cache_bytes"]
         )
         self._lookahead: tuple[int, int] = config["lookahead"]  # limits
         self._window = Window(config["concurrency"], self._lookahead[0], self._pipeline.is_ordered)
         self._epochs: dict[int, Epoch | SingleBatch] = {}
-        self._reported_bytes = 0
+        self._reported_bytes, self._reported_disk = 0, DiskCounts()
         self._announced: set[int] = set()
         self._waiter, self._timeout = waiter(), config["timeout"]
         # For messages of the trainer and of servers, and for reads of row stores.
@@ -307,7 +310,9 @@ class Sampler:
         remote_bytes, self._reported_bytes = received - self._reported_bytes, received
         me = os.getpid()
         overflows = int(slot.own_memory is not None)
-        return self._clock.made(slot.nbytes, remote_bytes, reused_bytes, overflows, (me, me))
+        disk = self._part.disk_counts()
+        read, self._reported_disk = disk.since(self._reported_disk), disk
+        return self._clock.made(slot.nbytes, remote_bytes, reused_bytes, overflows, (me, me), read)
 
     def _send_records(self) -> None:
         segments = self._clock.segments

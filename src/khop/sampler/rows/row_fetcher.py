@@ -204,6 +204,13 @@ class RowFetch:
         counts[REMOTE] = len(self.ids) - sum(counts)
         return counts
 
+    def expect(self) -> None:
+        """Announce the rows to stores that are not at hand."""
+        for rows in self.local:
+            for table in rows.tables:
+                if table is not None and not table.at_hand:
+                    table.expect(rows.rows)
+
     def start_reads(self) -> list[_Read]:
         """Begin to read rows of stores that are not at hand, once. Return these reads."""
         if self._reads is None:

@@ -18,7 +18,7 @@ from khop.codec import Between, Distinct, Id
 from khop.data import Feature, RowFormat, RowStore
 from khop.data.arrays import MAX_COUNT, storage_dtype
 from khop.data.encoding import Encoding
-from khop.data.feature import DecodedFeature
+from khop.data.feature import DecodedFeature, DecodedRows
 from khop.log import shown
 from khop.storage.book import RangeBook
 from khop.storage.folder import paths
@@ -94,12 +94,16 @@ class AttrMeta:
         dtype, shape = self.stored
         return Encoding.read(self.encoding, dtype, self.parameters, math.prod(shape))
 
-    def delivering(self, rows: Feature) -> RowStore:
+    def delivering(self, rows: RowStore) -> RowStore:
         """Return a store that delivers stored rows in the format of batches.
 
         :meta private:
         """
-        return rows if self.codec is None else DecodedFeature(rows, self.codec)
+        if self.codec is None:
+            return rows
+        if isinstance(rows, Feature):
+            return DecodedFeature(rows, self.codec)
+        return DecodedRows(rows, self.codec)
 
     def scatter(self, rows: Array, out: Array, positions: Int64Array | None) -> None:
         """Copy stored rows to positions of an array of the delivered format.

@@ -15,6 +15,7 @@ import numpy as np
 
 from khop.data import Feature, RowStore
 from khop.data.arrays import narrowest_int, storage_dtype
+from khop.data.direct_rows import DiskOptions
 from khop.errors import FolderError, ProtocolError
 from khop.storage.folder import paths
 from khop.storage.folder.checksums import RANGES_FILE, Written, num_ranges
@@ -88,6 +89,8 @@ class PartitionFolder:
         self._original: dict[NodeType, IntArray] = {}
         self.stores: dict[StoreKey, NamedStore] = {}
         """Stores of this user with the rows of attributes that have no files, see `attach`."""
+        self.disk: DiskOptions | None = None
+        """Attributes whose rows are read past the page cache. If None, all are mapped."""
 
     def __repr__(self) -> str:
         """Return text for Python's prompt: the folder's path and the graph's size."""
@@ -114,10 +117,16 @@ class PartitionFolder:
             raise FolderError(f"'{file}' is damaged: its checksum differs")
         return parsed
 
-    def attach(self, stores: Iterable[NamedStore]) -> PartitionFolder:
+    def attach(
+        self, stores: Iterable[NamedStore], disk: DiskOptions | None = None
+    ) -> PartitionFolder:
         """Add attributes whose rows are not in the folder, but in stores that this user opens.
 
         Return the folder itself.
+
+        Args:
+            stores: the stores.
+            disk: attributes of the folder whose rows are read past the page cache.
 
         Raises:
             ValueError: the folder has an attribute of this name itself.
@@ -140,6 +149,7 @@ class PartitionFolder:
             self.stores[key] = store
             described = f"{self.fingerprint} {key} {attr}"
             self.fingerprint = hashlib.sha256(described.encode()).hexdigest()[:16]
+        self.disk = disk
         return self
 
     @property

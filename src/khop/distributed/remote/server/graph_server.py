@@ -28,6 +28,7 @@ from khop import log
 from khop.channel.control import ControlLine
 from khop.channel.shared import share
 from khop.cores import background_threads
+from khop.data.direct_rows import DiskOptions
 from khop.distributed.membership.leases import LeaseTable, lease_seconds
 from khop.distributed.processes.hosts import host_identity, maps_same_host
 from khop.distributed.processes.socket_files import lines_path, remove_socket, socket_folder
@@ -97,7 +98,11 @@ class GraphServer:
     ) -> None:
         self._rank = config.rank
         folder = PartitionFolder(config.root)
-        folder.attach(map(NamedStore.from_json, config.stores))
+        disk = DiskOptions.from_json(config.disk)
+        folder.attach(
+            map(NamedStore.from_json, config.stores),
+            None if disk is None else disk.without_cache(),
+        )
         self._parts = config.parts_of(folder)
         meta = with_labels(folder.meta, labels)
         shared = None
@@ -131,6 +136,7 @@ class GraphServer:
             "pin_memory": False,
             "methods": config.methods,
             "stores": config.stores,
+            "disk": config.disk,
         }
         host = SessionEnvironment(
             sampler,

@@ -47,6 +47,7 @@ class ServerConfig:
         same_host_reads: whether samplers read partitions of servers on this host from their files.
             If None, $KHOP_SAME_HOST_READS, or True without it.
         stores: `NamedStore.to_json()` of attributes in users' stores.
+        disk: `DiskOptions` of each sampler, as a list. If None, all attributes are mapped.
         has_labels: whether labels are passed with the configuration, in shared memory:
             {index of a node type: labels by original id}.
     """
@@ -74,6 +75,7 @@ class ServerConfig:
     requests: list[str] = field(default_factory=list)
     same_host_reads: bool | None = None
     stores: list[Any] = field(default_factory=list)
+    disk: list[Any] | None = None
     has_labels: bool = False
 
     def parts_of(self, folder: PartitionFolder) -> list[int]:

@@ -1,0 +1,272 @@
+"""Features larger than memory: loading from mapped files, and by direct reads, in a memory cgroup.
+
+    python benchmarks/disk.py                     # papers100M's shape x 0.02, some minutes, as root
+    python benchmarks/disk.py --scale 0.1 --share 0.2 --batches 100
+
+Rows get `--share` of the features' bytes. What structure and process need is measured first, in a
+cgroup without a limit and with batches without features, and is added to the limit. Each case is a
+process of its own that joins the cgroup (version 1, controller 'memory') before it opens a file,
+with the folder's pages dropped from the page cache. Cases take turns. Floors: the same batches with
+all rows in memory, and the rows that Belady's cache of the same bytes would have to read, at the
+disk's rate of single rows, which is measured in the same run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import mmap
+import os
+import resource
+import select
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from khop import _native
+from khop.data import Feature
+from khop.datasets import PowerLaw
+from khop.distributed import (
+    DistDataset,
+    DistNeighborLoader,
+    init_worker_group,
+)
+from khop.partition import RandomPartitioner
+from khop.storage.folder import PartitionFolder
+
+CGROUPS = Path("/sys/fs/cgroup/memory")
+WIDTH = 128
+CASES = ("in memory", "direct", "MADV_RANDOM", "mapped")
+
+
+@contextmanager
+def cgroup(name: str) -> Iterator[Path]:
+    """A memory cgroup, which is removed afterwards."""
+    path = CGROUPS / f"khop-disk-{os.getpid()}-{name}"
+    path.mkdir()
+    try:
+        yield path
+    finally:
+        (path / "memory.force_empty").write_text("0")
+        path.rmdir()
+
+
+def make_folder(root: Path, scale: float) -> None:
+    """Partition a graph of the shape of papers100M into one part."""
+    nodes, edges = int(111_059_956 * scale), int(1_615_685_872 * scale)
+    graph = PowerLaw(nodes, edges, num_features=WIDTH, num_classes=172, train_fraction=0.0109)
+    RandomPartitioner.from_data(graph.data(), root, 1).partition()
+
+
+def drop_pages(root: Path) -> None:
+    """Drop the folder's pages from the page cache."""
+    os.sync()
+    for path in root.rglob("*.npy"):
+        descriptor = os.open(path, os.O_RDONLY)
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        os.close(descriptor)
+
+
+def run_case(options: argparse.Namespace, case: str, limit: int | None) -> dict[str, Any]:
+    """Run a case in a process within a cgroup, and return its times and its peak of memory."""
+    root = Path(options.folder)
+    drop_pages(root)
+    with cgroup("case") as path:
+        if limit is not None:
+            (path / "memory.limit_in_bytes").write_text(str(limit))
+        command = [sys.executable, __file__, "--case", case, "--cgroup", str(path)]
+        for name in ("folder", "batch_size", "fanouts", "batches", "seconds", "skip", "cache"):
+            command += [f"--{name.replace('_', '-')}", str(getattr(options, name))]
+        ended = subprocess.run(command, capture_output=True, text=True, check=False)
+        if ended.returncode:
+            return {"case": case, "error": ended.stderr.strip()[-300:]}
+        found: dict[str, Any] = json.loads(ended.stdout.splitlines()[-1])
+        found["peak"] = int((path / "memory.max_usage_in_bytes").read_text())
+        return found
+
+
+def loader_of(options: argparse.Namespace, case: str) -> DistNeighborLoader:
+    init_worker_group(1, 0, "disk-bench")
+    load: dict[str, Any] = {}
+    if case.startswith("direct"):
+        load = {"features_on_disk": ["x"], "disk_memory": options.cache}
+    dataset = DistDataset().load(options.folder, **load)
+    seeds = torch.from_numpy(dataset.split("node", "train_mask"))
+    return DistNeighborLoader(
+        dataset,
+        [int(k) for k in options.fanouts.split(",")],
+        dataset.to_original_ids(seeds.numpy(), "node"),
+        batch_size=options.batch_size,
+        shuffle=True,
+        seed=1,
+        collect_features=case != "no features",
+    )
+
+
+def child(options: argparse.Namespace) -> None:
+    """Iterate a loader, and print seconds per batch after the first ones."""
+    if options.cgroup:
+        (Path(options.cgroup) / "cgroup.procs").write_text(str(os.getpid()))
+    case = options.case
+    if case == "MADV_RANDOM":
+        advise_random()
+    if case == "in memory":
+        for path in (Path(options.folder) / "part-0").rglob("*.npy"):
+            with path.open("rb") as file:
+                while file.read(8 << 20):
+                    pass
+    loader = loader_of(options, case)
+    ids, ends, rows = [], [time.perf_counter()], 0
+    late = ends[0] + options.seconds
+    cpu = time.process_time()
+    for batch in loader:
+        ends.append(time.perf_counter())
+        rows += batch.num_nodes
+        if case == "no features":
+            ids.append(batch.n_id.numpy())
+        if len(ends) > options.batches or (ends[-1] > late and len(ends) > 3):
+            break
+    cpu = time.process_time() - cpu
+    skip = min(options.skip, (len(ends) - 1) // 2)
+    seconds = (ends[-1] - ends[skip]) / (len(ends) - 1 - skip)
+    found = {
+        "case": case,
+        "seconds": seconds,
+        "rows": rows / (len(ends) - 1),
+        "cpu": cpu / len(ends),
+    }
+    found["disk"] = loader.stats().disk
+    found["faults"] = resource.getrusage(resource.RUSAGE_SELF).ru_majflt / len(ends)
+    loader.shutdown()
+    if ids:
+        found["misses"] = belady(ids, options)
+    print(json.dumps(found))
+
+
+def advise_random() -> None:
+    """Give MADV_RANDOM for all attributes that are mapped from now on."""
+    opened = PartitionFolder.open_attr
+
+    def open_attr(*arguments: Any) -> Feature:
+        feature = opened(*arguments)
+        base: Any = feature.array
+        while not isinstance(base, mmap.mmap):
+            base = base.base if isinstance(base, np.ndarray) else base.obj
+        base.madvise(mmap.MADV_RANDOM)
+        return feature
+
+    PartitionFolder.open_attr = open_attr  # type: ignore[method-assign, assignment]
+
+
+def belady(ids: list[np.ndarray[Any, Any]], options: argparse.Namespace) -> float:
+    """Rows per batch, after the first ones, that Belady's cache of the same bytes must read."""
+    cache = _native.LookaheadCache(options.cache // (4 * WIDTH))
+    # All batches are announced: the cache is Belady's.
+    numbers = [cache.announce(np.ascontiguousarray(batch, np.int64)) for batch in ids]
+    misses = [len(cache.take(number)[2]) for number in numbers]
+    return float(np.mean(misses[options.skip :]))
+
+
+def rates(file: Path) -> dict[str, float]:
+    """Reads per second of single rows and of blocks of 64 kB, and bytes per second in sequence."""
+    rows = (file.stat().st_size - 128) // (4 * WIDTH)
+    rng, found = np.random.default_rng(), {}
+    descriptor = os.open(file, os.O_RDONLY)
+    blocks = rng.integers(rows - 128, size=4000)[:, None] + np.arange(128)
+    first = int(rng.integers(rows // 2))
+    wanted = {
+        "single rows": rng.integers(rows, size=40_000),
+        "64 kB": blocks.ravel(),
+        "sequence": np.arange(first, first + rows // 2),
+    }
+    for name, ids in wanted.items():
+        reads = _native.DirectReads(descriptor, 128, 4 * WIDTH, rows, depth=128)
+        out = np.empty((len(ids), 4 * WIDTH), np.uint8)
+        out[:] = 0
+        began = time.perf_counter()
+        reads.submit(np.ascontiguousarray(ids), out)
+        while not reads.finished():
+            select.select([reads.event], [], [], 1)
+        seconds = time.perf_counter() - began
+        _, count, nbytes = reads.counts()
+        found[name] = nbytes / seconds if name == "sequence" else count / seconds
+    os.close(descriptor)
+    return found
+
+
+def main(options: argparse.Namespace) -> None:
+    root = Path(options.folder)
+    if not root.exists():
+        make_folder(root, options.scale)
+    file = next(root.rglob("*/x.npy"))
+    nbytes = file.stat().st_size
+    options.cache = int(options.share * nbytes)
+    bare = run_case(options, "no features", None)
+    if "error" in bare:
+        raise SystemExit(bare["error"])
+    # Batches with rows are larger than the ones that were measured: four in work at a time.
+    limit = bare["peak"] + options.cache + int(4 * bare["rows"] * 4 * WIDTH)
+    rest = (limit - options.cache) / 2**20
+    print(
+        f"features {nbytes / 2**20:,.0f} MiB, rows get {options.cache / 2**20:,.0f} MiB, "
+        f"structure, process and batches {rest:,.0f} MiB; {bare['rows']:,.0f} rows per batch"
+    )
+    times: dict[str, list[float]] = {}
+    for turn in range(options.turns):
+        rate = rates(file)
+        floor = bare["misses"] / rate["single rows"]
+        print(
+            f"turn {turn}: {rate['single rows']:,.0f} single rows/s, {rate['64 kB']:,.0f} reads/s "
+            f"of 64 kB, {rate['sequence'] / 1e9:.2f} GB/s; Belady's {bare['misses']:,.0f} misses "
+            f"per batch take {1e3 * floor:.1f} ms"
+        )
+        times.setdefault("floor", []).append(floor)
+        for case in options.cases.split(";"):
+            found = run_case(options, case, None if case == "in memory" else limit)
+            if "error" in found:
+                print(f"  {case}: {found['error']}")
+                continue
+            times.setdefault(case, []).append(found["seconds"])
+            disk = found["disk"]
+            missed = disk["missed"] / max(disk["asked"], 1)
+            print(
+                f"  {case:<16}{1e3 * found['seconds']:8.1f} ms per batch, processor "
+                f"{1e3 * found['cpu']:.1f} ms, peak {found['peak'] / 2**20:,.0f} MiB, "
+                f"{found['faults']:.0f} major faults, misses {missed:.1%}, "
+                f"{disk['reads']:,} reads, {disk['bytes'] / 2**20:,.0f} MiB",
+                flush=True,
+            )
+    medians = {case: statistics.median(values) for case, values in times.items()}
+    mapped = min(medians[c] for c in medians if c.startswith("mapped") or c == "MADV_RANDOM")
+    bound = max(medians["in memory"], medians["floor"])
+    print("| case | ms per batch | the better of mapped / this | this / max(in memory, floor) |")
+    print("|---|---|---|---|")
+    for case, value in medians.items():
+        print(f"| {case} | {1e3 * value:.1f} | {mapped / value:.2f} | {value / bound:.2f} |")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--folder", default="/tmp/khop-disk-bench")
+    parser.add_argument("--scale", type=float, default=0.02)
+    parser.add_argument("--share", type=float, default=0.2)
+    parser.add_argument("--batch-size", type=int, default=256)
+    parser.add_argument("--fanouts", default="10,10")
+    parser.add_argument("--batches", type=int, default=90)
+    parser.add_argument("--skip", type=int, default=30, help="batches that are not timed")
+    parser.add_argument("--seconds", type=float, default=30.0, help="after which a case ends")
+    parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--cases", default=";".join(CASES), help="separated by ';'")
+    parser.add_argument("--cache", type=int, default=0, help=argparse.SUPPRESS)
+    parser.add_argument("--case", default="", help=argparse.SUPPRESS)
+    parser.add_argument("--cgroup", default="", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    child(arguments) if arguments.case else main(arguments)
