@@ -125,6 +125,29 @@ def test_batches(root, graph, widen, num_parts, num_workers):
         loader.shutdown()
 
 
+@pytest.mark.parametrize("widen", ["sampler", "trainer"])
+@pytest.mark.parametrize("num_workers", [None, 1])
+@pytest.mark.parametrize("same_host_reads", [False, True])
+def test_batches_from_the_disk_and_from_caches(root, graph, widen, num_workers, same_host_reads):
+    """Encoded rows past the page cache, of other partitions, and kept for later batches."""
+    dataset = DistDataset().load(
+        root(2),
+        0,
+        also_serve=[1],
+        same_host_reads=same_host_reads,
+        features_on_disk=["x", "tiny", "half"],
+        disk_memory="16MB",
+    )
+    loader = DistNeighborLoader(
+        dataset, FANOUTS, SEEDS, widen=widen, worker_options=twins.workers(num_workers), **COMMON
+    )
+    same_epoch(loader, graph)
+    stats = loader.stats()
+    assert stats.disk["asked"] > 0
+    assert (stats.rows["reused"] > 0) == (not same_host_reads)
+    loader.shutdown()
+
+
 def test_bytes(root, tmp_path):
     """Rows travel as they are stored, and up to the trainer if that widens them."""
     graph, stats = homogeneous(), {}

@@ -99,10 +99,7 @@ class GraphServer:
         self._rank = config.rank
         folder = PartitionFolder(config.root)
         disk = DiskOptions.from_json(config.disk)
-        folder.attach(
-            map(NamedStore.from_json, config.stores),
-            None if disk is None else disk.without_cache(),
-        )
+        folder.attach(map(NamedStore.from_json, config.stores), disk and disk.without_cache())
         self._parts = config.parts_of(folder)
         meta = with_labels(folder.meta, labels)
         shared = None
@@ -158,16 +155,12 @@ class GraphServer:
         self._local_samplers = LocalSamplerService(
             lines_path(ipc_path), host, checks, allowed.samplers
         )
-        self._directory: Directory | None = None
-        if config.rank == 0:
-            self._directory = Directory(
-                config.num_servers,
-                config.num_clients,
-                folder.num_parts,
-                folder.fingerprint,
-                lease,
-                leases=self._leases,
-            )
+        counts = config.num_servers, config.num_clients, folder.num_parts
+        self._directory = (
+            Directory(*counts, folder.fingerprint, lease, leases=self._leases)
+            if config.rank == 0
+            else None
+        )
         handlers = {}
         for part in self._parts:
             opened = Part(folder, part)
