@@ -23,7 +23,8 @@ from khop.distributed.partitions.shared_client import SharedClient
 from khop.distributed.rpc.partition_client import PartitionClient
 from khop.sampler.replies import check_drawn
 from khop.sampler.requests import HopRequest, RowSet
-from khop.sampler.rows.row_fetcher import PartRows, RowRequest, write_rows
+from khop.sampler.rows.row_fetch import write_rows
+from khop.sampler.rows.row_fetcher import PartRows
 from khop.storage.folder import PartitionFolder, edge_array
 from khop.storage.part import Part
 from khop.typing import Array, Int64Array, IntArray
@@ -200,10 +201,7 @@ class PartitionReader:
                 for i in range(0, len(all_starts), _IN_FLIGHT):
                     starts = all_starts[i : i + _IN_FLIGHT]
                     pieces = [np.arange(a, min(a + chunk, last)) for a in starts]
-                    requests = [
-                        RowRequest(fetcher, part, len(ids), fetcher.request(part, ids))
-                        for ids in pieces
-                    ]
+                    requests = [fetcher.requested(part, ids) for ids in pieces]
                     client.wait([request.ticket for request in requests])
                     for start, request in zip(starts, requests, strict=True):
                         arrays = request.result()

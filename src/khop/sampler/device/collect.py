@@ -23,7 +23,8 @@ from khop.data.tickets import Ticket
 from khop.sampler.methods.access import Waiting
 from khop.sampler.requests import RemoteParts
 from khop.sampler.rows.collect import Allocate, Collector, CollectSpec, DrawnBatch
-from khop.sampler.rows.row_fetcher import PartRows, RowFetch
+from khop.sampler.rows.row_fetch import RowFetch
+from khop.sampler.rows.row_fetcher import PartRows
 from khop.storage.part import Part
 from khop.typing import Array, Int64Array, IntArray
 

@@ -14,7 +14,8 @@ from khop.sampler.drawing.graph_rows import GraphRows, in_order
 from khop.sampler.methods.access import Rows, Waiting
 from khop.sampler.replies import check_weights
 from khop.sampler.requests import Exclusion, HopRequest, RowSet, SeedSet
-from khop.sampler.rows.row_fetcher import PartRows, write_rows
+from khop.sampler.rows.row_fetch import write_rows
+from khop.sampler.rows.row_fetcher import PartRows
 from khop.typing import Array, Float64Array, Int32Array, Int64Array, UInt64Array
 
 

@@ -27,7 +27,8 @@ from khop.sampler.methods.access import Waiting
 from khop.sampler.methods.walk import ONE, WalkPlan, acceptance, walks, walks_at_once
 from khop.sampler.pyg.device import TorchDevice
 from khop.sampler.pyg.source import graph_of
-from khop.sampler.rows.row_fetcher import PartRows, write_rows
+from khop.sampler.rows.row_fetch import write_rows
+from khop.sampler.rows.row_fetcher import PartRows
 from khop.typing import ArrayLike, EdgeType, Int64Array
 
 _T = TypeVar("_T")

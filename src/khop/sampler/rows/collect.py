@@ -30,7 +30,8 @@ from khop.data import Feature, RowFormat
 from khop.sampler.methods.access import Waiting
 from khop.sampler.requests import RemoteParts
 from khop.sampler.rows.row_cache import RowCache, TableSize, capacities
-from khop.sampler.rows.row_fetcher import PartRows, RowFetch, write_rows
+from khop.sampler.rows.row_fetch import RowFetch, write_rows
+from khop.sampler.rows.row_fetcher import PartRows
 from khop.sampler.spec import MAX_TYPES
 from khop.storage.folder import AttrMeta
 from khop.storage.part import Part

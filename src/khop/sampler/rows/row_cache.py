@@ -16,7 +16,8 @@ import numpy as np
 
 from khop import _native
 from khop.data import Feature
-from khop.sampler.rows.row_fetcher import KeptRows, LocalRows, PartRows, RowFetch, RowRequest
+from khop.sampler.rows.row_fetch import KeptRows, LocalRows, RowFetch
+from khop.sampler.rows.row_fetcher import PartRows
 from khop.trace.clock import REUSED
 from khop.typing import Int64Array
 
@@ -99,10 +100,8 @@ class RowCache:
                 rows = order[piece]
                 stays = np.flatnonzero(slots[rows] >= 0)
                 kept = KeptRows(self._rows, stays, slots[rows[stays]])
-                ticket = self._fetcher.request(index, ids[piece])
-                fetch.remote.append(
-                    RowRequest(self._fetcher, index, len(rows), ticket, firsts[rows], kept)
-                )
+                request = self._fetcher.requested(index, ids[piece], firsts[rows], kept)
+                fetch.remote.append(request)
         kept_slots = slots[slots >= 0]
         after_stores = self._stored_by[hit_slots].max(initial=-1)
         after_uses = self._used_by[kept_slots].max(initial=-1)

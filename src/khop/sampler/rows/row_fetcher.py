@@ -3,8 +3,7 @@
 The ids of a node or edge type are divided into *slices*, ranges of ids with one owner each: the
 parts of a partition folder (`PartRows`), or nodes whose layer-wise outputs one trainer computed
 (`ShareRows` in `khop.distributed.inference.files`). `RowFetcher.locate` splits ids by slice, and
-`request` sends the requests to owners. While these are in flight, `write_rows` copies the local
-rows and begins the reads of other stores. Then it writes each reply and each read.
+`request` sends the requests to owners. `khop.sampler.rows.row_fetch` has the result, and writes it.
 `khop.sampler.rows.row_cache` requests only rows that no earlier batch has left in memory.
 `FetchedRows` is a row store that fetches one attribute. Runs in samplers and trainers. Imports no
 torch.
@@ -14,10 +13,7 @@ from __future__ import annotations
 
 import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import partial
-from typing import NamedTuple, TypeAlias
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -29,13 +25,19 @@ from khop.data.arrays import storage_dtype
 from khop.data.joined import JoinedFeature
 from khop.data.tickets import Ticket, TicketGroup
 from khop.data.waiter import Sockets, waiter
-from khop.sampler.methods.access import Waiting
-from khop.sampler.replies import check_rows
 from khop.sampler.requests import RemoteParts
+from khop.sampler.rows.row_fetch import (
+    KeptRows,
+    LocalRows,
+    MissingRows,
+    RowFetch,
+    RowRequest,
+    in_flight,
+)
 from khop.storage.folder import AttrMeta, EdgeTypeMeta
 from khop.storage.named_stores import StoreKey
 from khop.storage.part import HotCopies, Part
-from khop.trace.clock import CACHED, LOCAL, REMOTE, ROWS
+from khop.trace.clock import CACHED
 from khop.typing import Array, Int64Array, IntArray
 
 # Rows of other owners come in replies of at most this size. Each array fits one frame, which is not
@@ -43,184 +45,6 @@ from khop.typing import Array, Int64Array, IntArray
 # has used before and that has not left its cache.
 _REPLY_BYTES = FRAME_BYTES
 _IDS = {"id": AttrMeta.of("int64"), "edge_id": AttrMeta.of("int64")}
-
-Pending: TypeAlias = tuple[Ticket, Callable[[], None]]
-"""Rows in flight: their ticket, and a function that copies them once the ticket is done."""
-
-
-class LocalRows(NamedTuple):
-    """Rows in local stores: rows of one slice, or copies of other slices' rows.
-
-    Attributes:
-        tables: store of each attribute, or None for an attribute whose values are `rows`.
-        rows: [n] int64 rows of the tables.
-        positions: [n] int64 position of each row among the fetched ids. If None, rows are in order.
-        origin: index of their origin in `khop.trace.clock.ROWS`.
-    """
-
-    tables: Sequence[RowStore | None]
-    rows: Int64Array
-    positions: Int64Array | None
-    origin: int = LOCAL
-
-    def gather(self, index: int) -> Array:
-        """Return the rows of the attribute with this index."""
-        table = self.tables[index]
-        return self.rows if table is None else table.gather(self.rows)
-
-    def write(self, outs: Sequence[Array]) -> None:
-        """Copy the rows at hand to their positions in each attribute's array."""
-        for table, out in zip(self.tables, outs, strict=True):
-            if table is None:
-                np.copyto(out, self.rows)
-            elif table.at_hand:
-                table.gather(self.rows, out, self.positions)
-
-    def start_reads(self) -> list[_Read]:
-        """Begin to read the rows that are not at hand, each attribute into memory of its own."""
-        return [
-            _Read(index, *table.start(self.rows), self.positions)
-            for index, table in enumerate(self.tables)
-            if table is not None and not table.at_hand
-        ]
-
-
-class _Read(NamedTuple):
-    """Read of the rows of attribute number `column`. If `ticket` is None, it is done."""
-
-    column: int
-    values: Array
-    ticket: Ticket | None
-    positions: Int64Array | None
-
-    def write(self, outs: Sequence[Array]) -> None:
-        """Copy the rows to their positions. Raise the error of a read that failed."""
-        if self.ticket is not None:
-            self.ticket.result()
-        _native.gather(self.values, None, outs[self.column], self.positions)
-
-
-class KeptRows(NamedTuple):
-    """Rows of a reply that stay in memory, for later batches.
-
-    Attributes:
-        tables: [capacity, *row_shape] array of each attribute, as the owner stores it.
-        rows: [n] int64 rows of the reply.
-        slots: [n] int64 row of the tables for each.
-    """
-
-    tables: Sequence[Array]
-    rows: Int64Array
-    slots: Int64Array
-
-
-class RowRequest(NamedTuple):
-    """Attribute rows that were requested from another process. `result` checks the reply.
-
-    Attributes:
-        fetcher: the fetcher of the rows.
-        slice_index: the slice of the rows.
-        num_rows: number of rows.
-        ticket: the request.
-        positions: [n] int64 position of each among the ids of a batch, for `write`.
-        kept: the rows that stay in memory.
-    """
-
-    fetcher: RowFetcher
-    slice_index: int
-    num_rows: int
-    ticket: Ticket
-    positions: Int64Array | None = None
-    kept: KeptRows | None = None
-
-    def result(self) -> list[Array]:
-        """Return the rows of each attribute. Raise ProtocolError for a malformed reply."""
-        attributes = self.fetcher.attributes.values()
-        return [attr.decode(rows) for attr, rows in zip(attributes, self._received(), strict=True)]
-
-    def _received(self) -> list[Array]:
-        """Return the rows as their owner stores them."""
-        fetcher, arrays = self.fetcher, self.ticket.result()
-        owner, below = fetcher.owner(self.slice_index), fetcher.bounds[-1]
-        return check_rows(arrays, owner, self.num_rows, fetcher.attributes, below)
-
-    def write(self, outs: Sequence[Array]) -> None:
-        """Copy the rows to their positions in an array for each attribute, and widen them."""
-        attributes = self.fetcher.attributes.values()
-        for index, (attr, values) in enumerate(zip(attributes, self._received(), strict=True)):
-            attr.scatter(values, outs[index], self.positions)
-            if self.kept is not None:
-                tables, rows, slots = self.kept
-                _native.gather(values, rows, tables[index], slots)
-
-
-class MissingRows(NamedTuple):
-    """Rows of one slice that are on another machine.
-
-    Attributes:
-        slice_index: the slice.
-        ids: [n] int64 new ids.
-        positions: [n] int64 position of each among the ids of a batch.
-    """
-
-    slice_index: int
-    ids: Int64Array
-    positions: Int64Array
-
-
-@dataclass
-class RowFetch:
-    """Rows of a batch in one table.
-
-    Attributes:
-        ids: [n] int64 new ids.
-        local: rows that are on this machine.
-        missing: rows that are not.
-        remote: requests for missing rows, once they are sent.
-        repeats: [r] int64 positions that have the same rows as other positions.
-        originals: [r] int64 the other positions.
-        plan: number of the batch in the plan of a cache, and positions of the planned ids. If None,
-            there is no plan.
-        planned_misses: [m] int64 ids of the rows that were requested by the plan. If None, none
-            were requested yet.
-    """
-
-    ids: Int64Array
-    local: list[LocalRows] = field(default_factory=list)
-    missing: list[MissingRows] = field(default_factory=list)
-    remote: list[RowRequest] = field(default_factory=list)
-    repeats: Int64Array | None = None
-    originals: Int64Array | None = None
-    plan: tuple[int, Int64Array] | None = None
-    planned_misses: Int64Array | None = None
-    _reads: list[_Read] | None = None
-
-    @property
-    def origins(self) -> list[int]:
-        """Numbers of rows by origin, in the order of `khop.trace.clock.ROWS`."""
-        counts = [0] * len(ROWS)
-        for rows in self.local:
-            counts[rows.origin] += len(rows.rows)
-        counts[REMOTE] = len(self.ids) - sum(counts)
-        return counts
-
-    def expect(self) -> None:
-        """Announce the rows to stores that are not at hand."""
-        for rows in self.local:
-            for table in rows.tables:
-                if table is not None and not table.at_hand:
-                    table.expect(rows.rows)
-
-    def start_reads(self) -> list[_Read]:
-        """Begin to read rows of stores that are not at hand, once. Return these reads."""
-        if self._reads is None:
-            self._reads = [read for rows in self.local for read in rows.start_reads()]
-        return self._reads
-
-    def copy_repeats(self, outs: Sequence[Array]) -> None:
-        """Copy rows that were requested once to their other positions."""
-        for out in outs:
-            _native.gather(out, self.originals, out, self.repeats)
 
 
 class RowFetcher(ABC):
@@ -327,9 +151,19 @@ class RowFetcher(ABC):
         """Request the missing rows of a batch from their owners."""
         for index, ids, positions in fetch.missing:
             for piece in self.pieces(len(ids)):
-                ticket = self.request(index, ids[piece])
-                request = RowRequest(self, index, len(ids[piece]), ticket, positions[piece])
-                fetch.remote.append(request)
+                fetch.remote.append(self.requested(index, ids[piece], positions[piece]))
+
+    def requested(
+        self,
+        index: int,
+        ids: Int64Array,
+        positions: Int64Array | None = None,
+        kept: KeptRows | None = None,
+    ) -> RowRequest:
+        """Request rows from the owner of a slice, for at most one reply. See `RowRequest`."""
+        ticket = self.request(index, ids)
+        owner, below = self.owner(index), self.bounds[-1]
+        return RowRequest(self.attributes, owner, below, len(ids), ticket, positions, kept)
 
 
 class PartRows(RowFetcher):
@@ -427,41 +261,6 @@ def _joined(pieces: Sequence[RowStore | None]) -> RowStore | None:
     if len(pieces) == 1 or not stores or all(isinstance(s, ConsecutiveIds) for s in stores):
         return pieces[0] if len(pieces) == 1 else None
     return JoinedFeature(stores)
-
-
-def write_rows(fetches: Sequence[tuple[RowFetch, Sequence[Array]]]) -> Waiting[None]:
-    """Write the local rows, then the others, each time after a wait for the reply or read.
-
-    Args:
-        fetches: rows, and an array to fill for each attribute: [n, *row_shape] of its storage
-            dtype.
-
-    Raises:
-        ProtocolError: an owner sent a malformed reply.
-        Exception: the error of a row store.
-    """
-    for ticket, write in in_flight(fetches):
-        if not ticket.done:
-            yield [ticket]
-        write()
-
-
-def in_flight(fetches: Sequence[tuple[RowFetch, Sequence[Array]]]) -> list[Pending]:
-    """Write the local rows that can be read at once, and return the others, in flight."""
-    requests: list[Pending] = []
-    reads: list[Pending] = []
-    for fetch, outs in fetches:
-        for read in fetch.start_reads():
-            if read.ticket is None:
-                read.write(outs)
-            else:
-                reads.append((read.ticket, partial(read.write, outs)))
-        for rows in fetch.local:
-            rows.write(outs)
-        requests += [(r.ticket, partial(r.write, outs)) for r in fetch.remote]
-        if fetch.remote and fetch.repeats is not None:
-            requests.append((fetch.remote[-1].ticket, partial(fetch.copy_repeats, outs)))
-    return requests + reads
 
 
 class FetchedRows(RowStore):
