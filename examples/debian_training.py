@@ -140,7 +140,7 @@ def accuracy(model, loader, predict: Predict) -> float:
 
 
 def gather_shares(loader) -> list[dict[str, float]]:
-    """Return the shares of local, cached and remote rows of each trainer."""
+    """Return the shares of local, cached, reused and remote rows of each trainer."""
     shares: list = [None] * dist.get_world_size()
     dist.all_gather_object(shares, loader.stats().shares())
     return shares
@@ -151,7 +151,7 @@ def report(history: list[dict], shares: list[dict[str, float]], output: Path | N
     for rank, share in enumerate(shares):
         print(
             f"trainer {rank}: {share['local']:.1%} of rows local, {share['cached']:.1%} cached, "
-            f"{share['remote']:.1%} remote"
+            f"{share['reused']:.1%} reused, {share['remote']:.1%} remote"
         )
     print(f"test accuracy: {history[-1]['test']:.4f}")
     if output is not None:
@@ -178,10 +178,11 @@ def draw(history: list[dict], shares: list[dict[str, float]], file: Path) -> Non
     axes[1].legend(loc="lower right")
     left = [0.0] * len(shares)
     names = [f"trainer {rank}" for rank in range(len(shares))]
-    for origin, colour in (("local", "tab:blue"), ("cached", "tab:cyan"), ("remote", "tab:orange")):
+    colours = {"local": "tab:blue", "cached": "tab:cyan", "reused": "tab:green"}
+    for origin, colour in {**colours, "remote": "tab:orange"}.items():
         widths = [share[origin] for share in shares]
         axes[2].barh(names, widths, left=left, label=origin, color=colour)
         left = [a + b for a, b in zip(left, widths, strict=True)]
     axes[2].set(title="Origin of feature rows", xlim=(0, 1), xlabel="share of rows")
-    axes[2].legend(loc="upper center", bbox_to_anchor=(0.5, -0.22), ncols=3, frameon=False)
+    axes[2].legend(loc="upper center", bbox_to_anchor=(0.5, -0.22), ncols=4, frameon=False)
     figure.savefig(file, dpi=120)

@@ -32,7 +32,7 @@ from khop.sampler.drawing.engine import Engine
 from khop.sampler.drawing.view import GraphView
 from khop.sampler.replies import check_drawn, check_found, check_rows
 from khop.sampler.requests import SeedSet
-from khop.sampler.rows.collect import Collector, CollectSpec
+from khop.sampler.rows.collect import Collector, CollectSpec, DrawnBatch
 from khop.sampler.rows.row_fetcher import FetchedRows, PartRows
 from khop.sampler.spec import SamplingSpec
 from khop.storage.folder import AttrMeta
@@ -168,7 +168,11 @@ def test_rows_that_are_wrong(folder, tmp_path, lie):
             return record.write(memoryview(bytearray(record.nbytes)))
 
         with pytest.raises(ProtocolError, match="partition 1 sent"):
-            run(collector.collect(subgraph, allocate, 0), client)
+            drawn = DrawnBatch(subgraph, 0, {})
+            collector.locate(drawn)
+            collector.announce(drawn)
+            collector.request(drawn)
+            run(collector.collect(drawn, allocate), client)
 
 
 LIES_OF_ONE_ATTRIBUTE = [

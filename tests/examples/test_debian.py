@@ -40,9 +40,12 @@ def test_rgcn(run_example, hetero_parts, tmp_path):
     )
     assert printed.count("seeds/s") == 2
     assert accuracy_of(printed) > 4 * CHANCE
-    shares = [float(share) for share in re.findall(r"([\d.]+)% remote", printed)]
+    shares = re.findall(r"([\d.]+)% reused, ([\d.]+)% remote", printed)
     assert len(shares) == 2
-    assert all(40 < share < 60 for share in shares)  # of two random parts
+    for reused, remote in shares:
+        assert (
+            0 < float(remote) < 60 and 40 < float(reused) + float(remote) < 60
+        )  # two random parts
     run = json.loads((tmp_path / "run.json").read_text())
     assert [entry["epoch"] for entry in run["history"]] == [1, 2]
     assert (tmp_path / "run.png").stat().st_size > 0

@@ -207,12 +207,18 @@ class OwnRecords:
         self.clock = PhaseClock()
         self.log: RequestLog | None = None
 
-    def begin(self, task: tuple[int, int]) -> None:
+    def begin(self, task: tuple[int, int], phase: int = Phase.SAMPLING) -> None:
         """Begin a batch. `task` is (epoch, batch). Records are kept only during a recording."""
         clock, recording = self.clock, current()
         clock.keep_segments(recording is not None)
         self.log = None if recording is None else RequestLog(task)
-        clock.enter(Phase.SAMPLING, task)
+        clock.enter(phase, task)
+
+    def turn_to(self, task: tuple[int, int], phase: int) -> None:
+        """Count time and requests for another batch from now on. `task` is (epoch, batch)."""
+        self.clock.enter(phase, task)
+        if self.log is not None:
+            self.log.task = task
 
     def end(self) -> None:
         """End the batch, which is made or has failed, and add its records to the recording."""

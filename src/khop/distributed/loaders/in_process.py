@@ -127,7 +127,8 @@ class InProcessBackend:
             return record.write(memory[0].data)
 
         records, client = self._records, self._client
-        records.begin((epoch_id, batch))
+        is_drawn = (epoch_id, batch) in self._drawn
+        records.begin((epoch_id, batch), Phase.GATHERING if is_drawn else Phase.SAMPLING)
         bytes_before = 0
         if client is not None:
             client.log, bytes_before = records.log, client.bytes_received
@@ -147,6 +148,7 @@ class InProcessBackend:
         self._draw(key)
         self._draw_ahead(key)
         self._request(key)
+        self._records.turn_to(key, Phase.GATHERING)
         record: Record = self._run(self._pipeline.write(self._drawn[key], allocate))
         reused = self._drawn.pop(key).reused_bytes
         self._requested = None
@@ -162,6 +164,7 @@ class InProcessBackend:
     def _draw(self, key: BatchKey) -> None:
         if key not in self._drawn:
             epoch = self._epochs[key[0]]
+            self._records.turn_to(key, Phase.SAMPLING)
             steps = self._pipeline.draw(epoch.seeds_of(key[1]), *epoch.key_of(key[1]))
             drawn = self._run(steps)
             self._pipeline.announce(drawn)
@@ -188,6 +191,7 @@ class InProcessBackend:
             self._pipeline.withdraw(other)
             self._pipeline.announce(other)
         self._requested = key
+        self._records.turn_to(key, Phase.GATHERING)
         self._pipeline.request(self._drawn[key])
 
     def _start_again(self) -> None:
