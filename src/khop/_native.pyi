@@ -310,6 +310,14 @@ def update_rows(
     beta2: float,
 ) -> None: ...
 def gather_parts(parts: Sequence[Array], rows: Int64Array, out: Array) -> None: ...
+def aggregate(
+    first: Int64Array,
+    neighbors: IntArray,
+    weights: Array | None,
+    values: Array,
+    reduce: str,
+    out: Array,
+) -> None: ...
 def explain_bus_error(text: str) -> None: ...
 
 class DirectReads:

@@ -36,6 +36,7 @@ NB_MODULE(_native, m) {
   bind_decode(m);
   bind_scatter(m);
   bind_update(m);
+  bind_aggregate(m);
   bind_gather_parts(m);
   bind_bus_error(m);
   bind_direct_reads(m);

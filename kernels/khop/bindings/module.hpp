@@ -20,6 +20,7 @@ void bind_encode(nb::module_& m);
 void bind_decode(nb::module_& m);
 void bind_scatter(nb::module_& m);
 void bind_update(nb::module_& m);
+void bind_aggregate(nb::module_& m);
 void bind_gather_parts(nb::module_& m);
 void bind_bus_error(nb::module_& m);
 void bind_direct_reads(nb::module_& m);

@@ -139,5 +139,22 @@ def job_embed(arguments):
     return result
 
 
+def job_propagate(arguments):
+    """Run a hop of GCN. Returns the digest of the result, and its values."""
+    generator = torch.Generator().manual_seed(0)
+    torch.randint(0, 90, (2, 800), generator=generator)
+    torch.rand(800, generator=generator)
+    x = torch.randn(100, 5, generator=generator)
+    _, store = _store(arguments)
+    store.create_node_tensor("x", shape=(5,), init=x)
+    store.update_all("x", "x", norm="sym")
+    values = store["x"].pull()
+    store.close()
+    return {
+        "digest": hashlib.sha256(values.numpy().tobytes()).hexdigest(),
+        "values": values.tolist(),
+    }
+
+
 if __name__ == "__main__":
     jobs.run(globals())

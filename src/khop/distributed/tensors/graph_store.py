@@ -17,12 +17,14 @@ from typing import Any, Literal, TypeVar
 
 import numpy as np
 import torch
+from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 
 from khop.data.arrays import STORAGE, to_array
 from khop.distributed.dataset import DistDataset, check_dataset
 from khop.distributed.tensors import checkpoint
 from khop.distributed.tensors.graph_tensor import GraphTensor
+from khop.distributed.tensors.propagation import Hops, actions
 from khop.distributed.tensors.store_client import StoreClient
 from khop.distributed.tensors.tensor_requests import (
     CreateTensor,
@@ -239,6 +241,66 @@ class GraphStore:
             f"step {self.version}", arguments, partial(client.write_to_own_parts, message)
         )
         client.num_steps += 1
+        return self.version
+
+    def update_all(
+        self,
+        source: str,
+        out: str,
+        reduce: Literal["sum", "mean", "min", "max"] = "sum",
+        *,
+        weight: str | None = None,
+        norm: Literal["sym", "row"] | None = None,
+        edge_type: EdgeType | None = None,
+        hops: int = 1,
+        apply: Callable[[Tensor, Tensor], Tensor] | None = None,
+    ) -> int:
+        """Set each node's row of `out` from the rows of `source` of its neighbours.
+
+        Neighbours are those that batches draw: in-neighbours, unless the folder was partitioned
+        by source. Each hop reads the rows of the hop before (Jacobi), and ends a step. With
+        `hops=K`, `norm='sym'` and reduce 'sum' this is SGC's and SIGN's A^K X. All trainers call it
+        together.
+
+        Args:
+            source: name of a float32 tensor of the neighbours' node type.
+            out: name of a float32 tensor of the nodes, whose rows are set. It may be `source`.
+            reduce: 'sum', 'mean', 'min' or 'max' of weight * row. A node without neighbours gets 0.
+            weight: name of an edge attribute. If None, all weights are 1.
+            norm: 'row' divides by the sum of the node's weights. 'sym' divides by the square roots
+                of the sums of both ends, as GCN does.
+            edge_type: the edge type. If None, the only one.
+            hops: number of times. With more than one, both ends have one node type.
+            apply: function of reduced rows, [n, *shape of `source`], and the nodes' rows of
+                `source`, or of `out` if types differ. It returns rows of `out`, on the CPU.
+
+        Returns:
+            The number of completed steps.
+
+        Raises:
+            KeyError: no such tensor, edge type or edge attribute.
+            ValueError, TypeError: tensors or arguments that do not fit one another.
+            RendezvousError: another trainer has failed or ended.
+
+        Method: SGC (https://arxiv.org/abs/1902.07153), SIGN (https://arxiv.org/abs/2004.11198).
+        """
+        names = [t.name for t in self._meta.edge_types]
+        call = Hops(names.index(_only(names, edge_type, "edge_type")), reduce, weight, norm, apply)
+        first, last = self[source], self[out]
+        call.check(self._meta, first, last, hops)
+        group: Any = last.group
+        temporary: list[GraphTensor] = []
+        if norm == "sym":
+            temporary.append(self.create_node_tensor(f"{out}/degree", group))
+            call = call._replace(degrees=temporary[0])
+        other = last
+        if hops > 1 or first is last:
+            temporary.append(other := self.create_node_tensor(f"{out}/hop", group, last.spec.shape))
+        for action in actions(self._client, call, first, last, other, hops):
+            self._client.guarded(action)
+            self.step()
+        for tensor in temporary:
+            self.delete(tensor.name)
         return self.version
 
     def transform(self, names: Sequence[str]) -> Callable[[_Batch], _Batch]:

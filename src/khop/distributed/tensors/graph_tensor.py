@@ -146,8 +146,14 @@ class GraphTensor:
 
         :meta private:
         """
+        return self.read_at(self._client.positions(self.spec, ids))
+
+    def read_at(self, rows: Int64Array) -> Array:
+        """Return rows by their [n] int64 positions in the folder's order.
+
+        :meta private:
+        """
         spec, client = self.spec, self._client
-        rows = client.positions(spec, ids)
         out = self._pool.empty((len(rows), *spec.shape), storage_dtype(spec.dtype))
         client.check()
         tickets, targets = [], []
@@ -208,14 +214,22 @@ class GraphTensor:
                 f"values must have the shape {[len(original), *spec.shape]} for "
                 f"{len(original)} ids of '{self.name}' (got {list(array.shape)})"
             )
-        return self._send(original, array, reduce, None if relaxed else client.num_steps)
+        step = None if relaxed else client.num_steps
+        return self._send(client.positions(spec, original), array, reduce, step)
 
     def write(self, ids: Int64Array, values: Array) -> Push:
         """Set rows at once, outside of steps.
 
         :meta private:
         """
-        return self._send(ids, values, "set", None)
+        return self.write_at(self._client.positions(self.spec, ids), values)
+
+    def write_at(self, rows: Int64Array, values: Array) -> Push:
+        """Set rows at once, by their [n] int64 positions in the folder's order.
+
+        :meta private:
+        """
+        return self._send(rows, values, "set", None)
 
     def push_gradients(self, ids: Int64Array, gradients: Array) -> Push:
         """Push gradients, which `GraphStore.end_step` applies by an optimiser's rule.
@@ -226,12 +240,13 @@ class GraphTensor:
 
         :meta private:
         """
-        return self._send(self._ids(ids), gradients, GRADIENT, self._client.num_steps)
+        rows = self._client.positions(self.spec, self._ids(ids))
+        return self._send(rows, gradients, GRADIENT, self._client.num_steps)
 
-    def _send(self, ids: Int64Array, values: Array, reduce: Any, step: int | None) -> Push:
+    def _send(self, rows: Int64Array, values: Array, reduce: Any, step: int | None) -> Push:
         client, tickets = self._client, []
         values = np.ascontiguousarray(values)
-        for part, local, at in self._pieces(client.positions(self.spec, ids)):
+        for part, local, at in self._pieces(rows):
             message = PushRows(self.name, reduce, step, client.rank, client.next_position())
             piece = self._pool.empty((len(at), *values.shape[1:]), values.dtype)
             _native.gather(values, at, piece)

@@ -97,8 +97,12 @@ class StoreClient:
     def original_ids(self, spec: TensorSpec, part: int, positions: Int64Array) -> Int64Array:
         """Return the original ids of rows of a part, by their positions in the folder's order."""
         name = "id" if spec.element == "node" else "edge_id"
-        feature = Part(self._dataset.opened, part).feature(spec.element, spec.type_index, name)
+        feature = self.part(part).feature(spec.element, spec.type_index, name)
         return feature.gather(positions - self.bounds_of(spec)[part]).astype(np.int64)
+
+    def part(self, index: int) -> Part:
+        """Return a partition that this trainer serves, opened."""
+        return Part(self._dataset.opened, index)
 
     def connect_to_edges(self) -> None:
         """Make the connections that `positions` of edges needs. All trainers call it together."""
@@ -186,12 +190,16 @@ class StoreClient:
             )
             self.fail(error)
             raise error
+        self.guarded(action)
+        self.meet(None)
+
+    def guarded(self, action: Callable[[], None]) -> None:
+        """Run this trainer's part of a call of all trainers. An error ends the client."""
         try:
             action()
         except BaseException as error:
             self.fail(error)
             raise
-        self.meet(None)
 
     def meet(self, value: object) -> list[Any]:
         """Wait for all trainers, and return a value of each, anything that JSON can hold."""
