@@ -43,9 +43,8 @@ def test_rgcn(run_example, hetero_parts, tmp_path):
     shares = re.findall(r"([\d.]+)% reused, ([\d.]+)% remote", printed)
     assert len(shares) == 2
     for reused, remote in shares:
-        assert (
-            0 < float(remote) < 60 and 40 < float(reused) + float(remote) < 60
-        )  # two random parts
+        # Of two random parts.
+        assert 0 < float(remote) < 60 and 40 < float(reused) + float(remote) < 60
     run = json.loads((tmp_path / "run.json").read_text())
     assert [entry["epoch"] for entry in run["history"]] == [1, 2]
     assert (tmp_path / "run.png").stat().st_size > 0

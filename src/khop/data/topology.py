@@ -221,7 +221,7 @@ class Topology:
         self.indices = np.ascontiguousarray(indices, dtype=narrowest_int(self.num_neighbors))
 
     def _sort_by_time(self, order: IntArray | None, is_sorted: bool) -> IntArray | None:
-        """Sort the entries of each row by time.
+        """Sort the entries of each row by time, or check that they are, if `is_sorted`.
 
         `order` has the position of each entry in the edge list, or is None for the same order.
         Returns it for the sorted entries.

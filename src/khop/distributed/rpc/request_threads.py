@@ -52,7 +52,14 @@ class Handler(Protocol):
 
 @dataclass(slots=True, eq=False)
 class _Job:
-    """A queued request with its sender, and the generator that works on it."""
+    """A queued request with its sender, and the generator that works on it.
+
+    Attributes:
+        front: index of the server's socket that it came from.
+        peer: ZeroMQ's name of the sender.
+        tickets: the reads that the generator waits for, if any.
+        inode: inode of the sender's connection, by which its end is noticed.
+    """
 
     front: int
     peer: bytes

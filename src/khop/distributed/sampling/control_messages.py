@@ -62,7 +62,7 @@ class SingleBatch(NamedTuple):
     columns: Int64Array
 
     def seeds_of(self, batch: int) -> Int64Array:
-        """Return ids and times (columns) of the batch's seeds, [num_columns, n] int64."""
+        """Return ids and times of the only batch's seeds, [num_columns, n] int64."""
         del batch
         return self.columns
 

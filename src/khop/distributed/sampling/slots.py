@@ -75,7 +75,10 @@ class Slots(Protocol):
     """Type of the memory to which a sampler writes batches: an arena on the host or a device."""
 
     def new(self, announce: Announce) -> Slot:
-        """Return a slot for a batch. Its memory is allocated when its size is known."""
+        """Return a slot for a batch. Its memory is allocated when its size is known.
+
+        `announce` is called with the batch's layout before the batch is written.
+        """
 
     def free(self, offset: int) -> None:
         """Free the slot at `offset`, which the trainer no longer uses."""
@@ -92,7 +95,10 @@ class HostSlots:
         self._arena = ArenaWriter(arena)
 
     def new(self, announce: Announce) -> Slot:
-        """Return a slot for a batch. Its memory is allocated when its size is known."""
+        """Return a slot for a batch. Its memory is allocated when its size is known.
+
+        `announce` is called with the batch's layout before the batch is written.
+        """
         return Slot(self._arena, announce)
 
     def free(self, offset: int) -> None:

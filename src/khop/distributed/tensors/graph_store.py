@@ -257,10 +257,9 @@ class GraphStore:
     ) -> int:
         """Set each node's row of `out` from the rows of `source` of its neighbours.
 
-        Neighbours are those that batches draw: in-neighbours, unless the folder was partitioned
-        by source. Each hop reads the rows of the hop before (Jacobi), and ends a step. With
-        `hops=K`, `norm='sym'` and reduce 'sum' this is SGC's and SIGN's A^K X. All trainers call it
-        together.
+        Neighbours are in-neighbours, as in batches, unless the folder was partitioned by source.
+        Each hop reads the rows of the hop before (Jacobi), and ends a step. With `hops=K` and
+        `norm='sym'` this is A^K X of SGC and SIGN. All trainers call it together.
 
         Args:
             source: name of a float32 tensor of the neighbours' node type.

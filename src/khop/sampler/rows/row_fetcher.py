@@ -74,7 +74,10 @@ class RowFetcher(ABC):
         """
 
     def whole_tables(self) -> Sequence[RowStore | None] | None:
-        """Return the store of each attribute with the rows of all slices, if there is one."""
+        """Return a store of each attribute that has the rows of all slices.
+
+        None if some rows are on other machines. A store is None if its values are the ids.
+        """
         return self.local_tables(0) if len(self.bounds) == 2 else None
 
     def copies(self) -> HotCopies | None:

@@ -206,7 +206,7 @@ class Directory:
         entry: Entry,
         source: Source,
     ) -> bool:
-        """Enter a server or client (`role`) in `peers` by its rank.
+        """Enter a server or client (`role`), which sent from `source`, in `peers` by its rank.
 
         Returns False while another process, which may be dead, has the rank.
 
