@@ -2,6 +2,7 @@
 
 import gc
 import hashlib
+import os
 
 import numpy as np
 import pytest
@@ -24,8 +25,10 @@ from khop.distributed.tensors.tensor_requests import (
     EndStep,
     PullRows,
     PushRows,
+    ShareTensor,
     TensorSpec,
     normal_rows,
+    rows_in,
     stored_numbers,
 )
 from khop.errors import FolderError, ProtocolError, RendezvousError
@@ -371,6 +374,27 @@ def test_requests_that_do_not_fit_change_nothing(shard, request_, arrays, error)
     finish(shard.end_step(EndStep(0), []))
     (rows,) = shard.pull(PullRows("t"), [np.arange(200)])
     assert not rows.any()
+
+
+@pytest.mark.unit
+def test_memory_that_a_liar_names_is_not_mapped(shard, tmp_path):
+    """A pipe, a file, and memory that can be made smaller or is too short."""
+    process, descriptor = shard.share(ShareTensor("t"), [])[0]
+    rows = shard._specs["t"].rows
+    valid = os.open(f"/proc/{process}/fd/{descriptor}", os.O_RDWR)
+    assert rows_in(valid, 1, rows).shape == (1, 2)
+    with pytest.raises(ValueError, match="buffer is smaller"):
+        rows_in(valid, 10**6, rows)
+    (tmp_path / "file").write_bytes(bytes(4096))
+    file = os.open(tmp_path / "file", os.O_RDWR)
+    unsealed = os.memfd_create("unsealed")
+    os.ftruncate(unsealed, 4096)
+    pipe, other_end = os.pipe()
+    for memory in (pipe, file, unsealed):
+        with pytest.raises(ProtocolError, match="made smaller"):
+            rows_in(memory, 1, rows)
+    for descriptor in (valid, file, unsealed, pipe, other_end):
+        os.close(descriptor)
 
 
 @pytest.mark.unit

@@ -18,6 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from khop import _native
+from khop.channel.arena import create_memory
 from khop.channel.pool import BufferPool
 from khop.distributed.rpc.frame_handler import RequestType, Steps
 from khop.distributed.rpc.limits import DEFAULT, check_reply_bytes
@@ -107,9 +108,8 @@ class Shard:
                 f"{nbytes >> 20} MiB for tensor '{name}' in partition {self._part.part}: the "
                 f"server's machine has {available >> 20} MiB"
             )
-        memory = os.fdopen(os.memfd_create("khop-tensor", os.MFD_CLOEXEC), "r+b", 0)
-        memory.truncate(max(nbytes, 1))
-        values = rows_in(memory.fileno(), count, spec.rows, is_writable=True)
+        memory = os.fdopen(create_memory(nbytes, "khop-tensor"), "r+b", 0)
+        values = rows_in(memory.fileno(), count, spec.rows)
         if spec.seed is not None:
             if not spec.dtype.startswith(("float", "bfloat")):
                 raise ProtocolError(f"normal first values need floats (got '{spec.dtype}')")

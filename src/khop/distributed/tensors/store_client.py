@@ -22,11 +22,12 @@ from khop.distributed.membership.barrier import Barrier
 from khop.distributed.membership.members import Membership
 from khop.distributed.partitions.service import PartitionService
 from khop.distributed.tensors.tensor_requests import ReadStep, ShareTensor, TensorSpec, rows_in
-from khop.errors import PartitionUnavailableError, RendezvousError
+from khop.errors import PartitionUnavailableError, ProtocolError, RendezvousError
 from khop.storage.part import Part
 from khop.typing import Array, Int64Array
 
 _REQUESTS = "khop.distributed.tensors.shard"
+_READ_WRITE = os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK
 
 
 class _StepBarrier(Barrier):
@@ -156,11 +157,12 @@ class StoreClient:
         for part, ticket in zip(near, tickets, strict=True):
             process, descriptor = map(int, ticket.result()[0])
             low, high = self.bounds_of(spec)[part : part + 2]
-            with contextlib.suppress(OSError, ValueError):
-                opened = os.open(f"/proc/{process}/fd/{descriptor}", os.O_RDONLY | os.O_CLOEXEC)
+            with contextlib.suppress(OSError, ValueError, ProtocolError):
+                opened = os.open(f"/proc/{process}/fd/{descriptor}", _READ_WRITE)
                 try:
                     if os.fstat(opened).st_uid == os.getuid():
                         shared[part] = rows_in(opened, high - low, spec.rows)
+                        shared[part].flags.writeable = False
                 finally:
                     os.close(opened)
         return shared

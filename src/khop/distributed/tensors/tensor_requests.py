@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-import mmap
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 
+from khop.channel.arena import map_memory
 from khop.codec import AtMost, Between, Id, Word
 from khop.data import RowFormat
 from khop.data.arrays import storage_dtype
@@ -162,22 +162,17 @@ class PullRows:
     name: TensorName
 
 
-def rows_in(memory: int, count: int, rows: RowFormat, is_writable: bool = False) -> Array:
-    """Map the memory of a tensor's rows.
-
-    Args:
-        memory: descriptor of the memory.
-        count: number of rows.
-        rows: format of a row.
-        is_writable: map it for writing.
+def rows_in(memory: int, count: int, rows: RowFormat) -> Array:
+    """Map the memory of a tensor's rows, [count, *rows.shape]. `memory` is its descriptor.
 
     Raises:
-        ValueError, OSError: the memory is shorter, or cannot be mapped.
+        ValueError: the memory is shorter.
+        ProtocolError: it is no memory of a fixed size.
+        OSError: it cannot be mapped.
     """
-    access = mmap.ACCESS_WRITE if is_writable else mmap.ACCESS_READ
-    mapping = mmap.mmap(memory, max(count * rows.nbytes, 1), access=access)
-    dtype = storage_dtype(rows.dtype)
-    values = np.frombuffer(mapping, dtype, count * math.prod(rows.shape))
+    values = np.frombuffer(
+        map_memory(memory), storage_dtype(rows.dtype), count * math.prod(rows.shape)
+    )
     return values.reshape(count, *rows.shape)
 
 
