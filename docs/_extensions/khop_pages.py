@@ -70,6 +70,9 @@ def link_to_others(app: Sphinx, doctree: nodes.document) -> None:
                 link += node.children
                 node.replace_self(link)
                 break
+        else:
+            if node["reftype"] == "class" and target.islower():  # a word of a Literal
+                node.replace_self(node.children)
 
 
 def add_download(app: Sphinx, page: str, source: list[str]) -> None:
