@@ -244,6 +244,8 @@ def test_a_checkpoint_is_read_over_other_parts(roots, tmp_path):
         assert all(torch.equal(store[name].pull(), expected[name]) for name in expected)
         with pytest.raises(FileExistsError, match="choose another folder"):
             store.save(saved)
+        assert store.step() == 2  # nothing has been begun
+        assert [path.name for path in tmp_path.iterdir()] == ["saved"]
     shutdown_worker_group()
     with GraphStore(DistDataset.from_folder(roots(1))) as store:
         store.load(saved)
@@ -253,7 +255,7 @@ def test_a_checkpoint_is_read_over_other_parts(roots, tmp_path):
     shutdown_worker_group()
 
 
-@pytest.mark.parametrize("harm", ["byte", "missing", "json", "shape", "graph"])
+@pytest.mark.parametrize("harm", ["byte", "missing", "json", "shape", "graph", "path"])
 def test_a_damaged_checkpoint_is_refused(roots, tmp_path, harm):
     saved = tmp_path / "saved"
     with GraphStore(DistDataset.from_folder(roots(1))) as store:
@@ -268,6 +270,8 @@ def test_a_damaged_checkpoint_is_refused(roots, tmp_path, harm):
             file.unlink()
         elif harm == "json":
             meta.write_text("{}")
+        elif harm == "path":
+            meta.write_text(meta.read_text().replace("t0/rows-0.npy", "../pipe"))
         elif harm == "shape":
             meta.write_text(meta.read_text().replace('"int64"', '"int32"'))
         else:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -32,6 +33,7 @@ from khop.distributed.tensors.graph_tensor import GraphTensor
 from khop.distributed.tensors.store_client import StoreClient
 from khop.distributed.tensors.tensor_requests import Count, Dtype, TensorName, TensorSpec
 from khop.errors import FolderError, ProtocolError
+from khop.log import shown
 from khop.private_folders import PrivateFolder
 from khop.storage.folder import AttemptWriter, Written
 from khop.storage.folder.array_writer import ATTEMPTS
@@ -40,6 +42,7 @@ from khop.storage.folder.writer import temporary_of
 from khop.typing import Array, Int64Array
 
 CHECKPOINT_FILE = "checkpoint.json"
+_PATH = re.compile(r"t\d{1,4}/(ids|rows)-\d{1,4}\.npy", re.ASCII)
 _MAX_FILES = 1 << 20
 _MAX_BYTES = 256 << 20  # of checkpoint.json
 _BYTES_AT_ONCE = 32 << 20
@@ -90,6 +93,18 @@ def save(client: StoreClient, tensors: Sequence[GraphTensor], version: int, fold
     """
     root = Path(folder).absolute()
     made = _begin(root) if client.rank == 0 else ""
+    try:
+        _save(client, tensors, version, root, made)
+    except BaseException:
+        if made:
+            shutil.rmtree(made, ignore_errors=True)
+        raise
+
+
+def _save(
+    client: StoreClient, tensors: Sequence[GraphTensor], version: int, root: Path, made: str
+) -> None:
+    """Write a checkpoint in the temporary folder that trainer 0 has made, and name it `root`."""
     temporary = Path(client.meet(made)[0])
     files: dict[str, Any] = {}
     for of_trainer in client.meet(_write_own_parts(client, tensors, temporary)):
@@ -109,11 +124,16 @@ def save(client: StoreClient, tensors: Sequence[GraphTensor], version: int, fold
 
 def _begin(root: Path) -> str:
     """Make the temporary folder of a checkpoint, and return its path."""
-    if os.path.lexists(root):
-        raise FileExistsError(f"'{root}' exists: choose another folder for the checkpoint")
+    check_is_new(root)
     with PrivateFolder.make(temporary_of(root, token_hex(8)), exist_ok=False) as made:
         made.make_folder(ATTEMPTS)
         return str(made.path)
+
+
+def check_is_new(folder: str | os.PathLike[str]) -> None:
+    """Raise FileExistsError if there is something at the path of a new checkpoint."""
+    if os.path.lexists(folder):
+        raise FileExistsError(f"'{folder}' exists: choose another folder for the checkpoint")
 
 
 def _write_own_parts(
@@ -199,7 +219,10 @@ def read_checkpoint(folder: str | os.PathLike[str]) -> Checkpoint:
     try:
         if path.stat().st_size > _MAX_BYTES:
             raise ValueError("is too long")
-        return codec.from_json(Checkpoint, json.loads(path.read_bytes()), "a checkpoint")
+        saved = codec.from_json(Checkpoint, json.loads(path.read_bytes()), "a checkpoint")
+        if strange := [name for name in saved.files if not _PATH.fullmatch(name)]:
+            raise ValueError(f"lists {shown(strange[0])}")
+        return saved
     except (OSError, ValueError, RecursionError, ProtocolError) as error:
         raise FolderError(f"'{folder}' is not a checkpoint of a GraphStore: {error}") from None
 

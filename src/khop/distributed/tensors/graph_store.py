@@ -339,6 +339,7 @@ class GraphStore:
             RendezvousError: another trainer has failed.
         """
         client = self._client
+        checkpoint.check_is_new(folder)
         client.settle()
         path, tensors = os.fspath(folder), list(self._tensors.values())
         client.together("save", path, partial(checkpoint.save, client, tensors, self.version, path))
