@@ -16,7 +16,9 @@ pytestmark = fake
 
 
 class Stream:
-    """Torch's stream at an address."""
+    """Torch's stream at an address, to which weak references do not work."""
+
+    __slots__ = ("__dict__",)
 
     def __init__(self, address, device):
         self.cuda_stream = address

@@ -7,10 +7,13 @@ import torch
 
 from khop import _native
 from khop.sampler.pyg.device import StreamPool
+from support.devices import HAS_GPU
 
 
 class Stream:
-    """As far as it matters, torch's stream at an address."""
+    """As far as it matters, torch's stream at an address, to which weak references do not work."""
+
+    __slots__ = ("__dict__",)
 
     def __init__(self, address, device):
         self.cuda_stream = address
@@ -67,3 +70,12 @@ def test_without_cuda_in_khop_they_are_torchs(made, monkeypatch):
     monkeypatch.setattr(torch.cuda, "Stream", lambda index: f"torch's, of GPU {index}")
     assert StreamPool().lease(1) == "torch's, of GPU 1"
     assert made == []
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not HAS_GPU, reason="no usable CUDA device")
+def test_streams_of_torch_come_back():
+    """Torch 2.11 frees a stream without telling weak references to it."""
+    pool = StreamPool()
+    address = pool.lease(0).cuda_stream
+    assert pool.lease(0).cuda_stream == address

@@ -121,7 +121,9 @@ def put(device, array):
     if device.is_cuda and HAS_FAKE:
         return FakeArray.put(device, np.ascontiguousarray(array))
     if device.is_cuda:
-        tensor = torch.as_tensor(array).cuda()
+        # Torch knows no negative strides.
+        host = array if isinstance(array, torch.Tensor) else np.ascontiguousarray(array)
+        tensor = torch.as_tensor(host).cuda()
         torch.cuda.synchronize()  # the device has a stream of its own
         return tensor
     return np.ascontiguousarray(array)

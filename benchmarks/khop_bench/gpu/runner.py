@@ -38,6 +38,7 @@ class Options:
         is_dry: no GPU is there: each stage does what it can without one, with tiny inputs.
         scale: size of the graphs of the stages that measure.
         limit: seconds of all stages together.
+        processes: processes of tests at a time, of the stages whose tests need little memory.
     """
 
     out: Path
@@ -46,6 +47,7 @@ class Options:
     is_dry: bool = False
     scale: float = 1.0
     limit: float = 580.0
+    processes: int = 1
 
     @property
     def device(self) -> str:

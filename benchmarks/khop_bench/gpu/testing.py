@@ -37,12 +37,12 @@ def boundary(stage: Stage) -> None:
 def kernels(stage: Stage) -> None:
     """Test the kernels, all but the boundary."""
     others = [f"--ignore={file}" for file in BOUNDARY]
-    stage.run("kernels", [*pytest(stage, maxfail=50), *others, KERNELS])
+    stage.run("kernels", [*pytest(stage, 50, stage.options.processes), *others, KERNELS])
 
 
 def sharing(stage: Stage) -> None:
     """Test device arenas, samplers on GPUs and shared memory."""
-    stage.run("sharing", [*pytest(stage), *SHARING])
+    stage.run("sharing", [*pytest(stage, processes=stage.options.processes), *SHARING])
 
 
 def memory(stage: Stage) -> None:
@@ -55,18 +55,21 @@ def tests(stage: Stage) -> None:
     others = [f"--ignore={file}" for file in (KERNELS, *SHARING)]
     if importlib.util.find_spec("zmq") is None:
         others += [f"--ignore={file}" for file in _WITHOUT_PYZMQ]
-    stage.run("tests", [*pytest(stage), *others, "tests"])
+    stage.run("tests", [*pytest(stage, processes=stage.options.processes), *others, "tests"])
 
 
-def pytest(stage: Stage, maxfail: int = 20) -> list[str]:
+def pytest(stage: Stage, maxfail: int = 20, processes: int = 1) -> list[str]:
     """Return pytest's command, also for where plugins that the settings name are missing.
 
     Args:
         stage: its options say whether tests run or are only collected.
         maxfail: failures after which it ends.
+        processes: processes at a time, where pytest-xdist is there.
     """
     options = ["-o", "addopts=--import-mode=importlib", "-q", "--tb=short", f"--maxfail={maxfail}"]
     options += ["-p", "no:cacheprovider", "-m", "gpu"]
+    if processes > 1 and not stage.options.is_dry and importlib.util.find_spec("xdist") is not None:
+        options += ["-n", str(processes)]
     return [sys.executable, "-m", "pytest", *options, *["--collect-only"] * stage.options.is_dry]
 
 

@@ -247,6 +247,9 @@ class DeviceFeature:
     def gather(self, rows: Any, out: Any, num_threads: int = 1, wait: bool = True) -> Any:
         """Copy rows: out[i] = feature[rows[i]].
 
+        The copy runs on the device's CUDA stream. Work on `rows` or `out` on other streams must be
+        done before.
+
         Args:
             rows: [n] int32 or int64 in the device's memory (in mode 'CPU' also a NumPy array).
             out: [n, *row_shape] in the device's memory, of the feature's dtype (bfloat16 also as

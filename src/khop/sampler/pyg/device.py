@@ -129,8 +129,19 @@ class StreamPool:
             address = _native.cuda_stream(index)
         make: Any = torch.cuda.ExternalStream
         stream: torch.cuda.Stream = make(address, torch.device("cuda", index))
-        weakref.finalize(stream, free.append, address).atexit = False
+        vars(stream)["_lease"] = _Lease(address, free)
         return stream
+
+
+class _Lease:
+    """Attribute of a leased stream. When both are gone, the address returns to the list `free`.
+
+    No weak reference to the stream itself does this: torch 2.11 frees streams without clearing
+    those. The callback then never runs, and the garbage collector reads freed memory.
+    """
+
+    def __init__(self, address: int, free: list[int]) -> None:
+        weakref.finalize(self, free.append, address).atexit = False
 
 
 STREAMS = StreamPool()
