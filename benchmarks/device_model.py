@@ -61,7 +61,7 @@ def draw(
         list(relations),
         [t.indptr.itemsize for t in topologies],
         [t.indices.itemsize for t in topologies],
-        hops,
+        [fanouts] * len(relations),
     )
     return count(batch), device.num_launches - before
 

@@ -133,19 +133,17 @@ def launches_of(device, graph, relations, num_seeds, fanouts):
 @pytest.mark.parametrize("num_types", [1, 4])
 @pytest.mark.parametrize("num_relations", [1, 20])
 def test_launches_of_a_batch(device, num_relations, num_types):
-    """At most eight kernels a hop, for all edge types together, and one for the seeds.
+    """Four kernels per hop, for all edge types together, and one for the seeds.
 
-    Six where little is to be summed up. Recorded: one for all. Three write nodes, ends and edges.
+    Recorded: one for all. One writes nodes, ends and edges, of up to 44 stretches.
     """
     relations = [(r % num_types, (r + r // 4) % num_types) for r in range(num_relations)]
     num_types = max(max(pair) for pair in relations) + 1
     for num_nodes, num_seeds, fanouts in ((100, 5, [4, 3, 2]), (9000, 4097, [1, 1, 1])):
         graph = hub_graph(num_nodes, 20)
         launched, written = launches_of(device, graph, relations, num_seeds, fanouts)
-        few = num_relations == 1 and num_seeds == 5
-        assert launched[0] == (19 if few else 25) or (num_seeds == 5 and 19 <= launched[0] <= 25)
-        assert launched[1:] == [1, 1]
-        assert written == 3
+        assert launched == [13, 1, 1]
+        assert written == (1 if num_relations == 1 else 2)
 
 
 def test_stamps_run_out(device):

@@ -41,11 +41,9 @@ _STEPS = (
     ("PickRows", "pick"),
     ("AppendEdges", "append"),
     ("InsertKeys", "append"),
-    ("NumberEdges", "number"),
-    ("EndHop", "end"),
+    ("FirstOfNode", "scan of edges"),
+    ("EndHop", "number"),
 )
-_WRITERS = (("NodePiece", "nodes"), ("EndPiece", "ends"), ("NamePiece", "edge ids"))
-_SUM = re.compile("SumStretches|SumBefore")
 _TEMPLATE = re.compile(r"<(?:\w+::)*(\w+)")
 
 
@@ -103,22 +101,17 @@ def named_steps(launches: Iterable[Launch]) -> list[tuple[str, Launch]]:
     Args:
         launches: kernels and copies of some batches, in order.
     """
-    hop, after, result = 1, "", []
+    hop, result = 1, []
     for launch in launches:
-        step = ""
-        if not launch.is_kernel:
-            step = "copies and fills"
-        elif "PlaceSeeds" in launch.name:
-            hop, after, step = 1, "", "seeds"
-        elif _SUM.search(launch.name) and after in ("pick", "append"):
-            step = f"hop {hop}, scan of {'rows' if after == 'pick' else 'edges'}"
+        step = "" if launch.is_kernel else "copies and fills"
+        if "PlaceSeeds" in launch.name:
+            hop, step = 1, "seeds"
+        elif "WritePieces" in launch.name:
+            step = "write"
         for part, name in _STEPS:
             if f"::{part}" in launch.name and not step:
-                after, step = name, f"hop {hop}, {name}"
-                hop += name == "end"
-        for part, name in _WRITERS:
-            if part in launch.name and not step:
-                step = f"write {name}"
+                step = f"hop {hop}, {name}"
+                hop += part == "EndHop"
         result.append((step or _short(launch.name), launch))
     return result
 

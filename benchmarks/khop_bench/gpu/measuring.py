@@ -12,7 +12,7 @@ from khop_bench.gpu.runner import ROOT, Stage
 _TINY = ("--repeat", "1", "--batches", "1", "--configurations", "5")
 _DRY_SCALE = 0.001
 _SMALL_SCALE = 0.05
-_COUNTED = "AppendEdges|PickRows|SumStretches|SumBefore|NumberEdges|SplitGatherWords"
+_COUNTED = "AppendEdges|SumBefore|EndHop|SplitGatherWords"
 """The kernels that Nsight Compute examines."""
 
 

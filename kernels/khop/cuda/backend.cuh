@@ -43,16 +43,9 @@ __global__ void __launch_bounds__(kThreads, kBlocksAtATime)
   }
 }
 
-// Steps that pick rows take 74 to 80 registers. For sm_80 ptxas goes for 64, and spills 112 bytes;
-// for sm_100 it spills 52 if it must leave room for a third block.
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ == 800
-#define KHOP_ROW_STEP_BOUNDS __launch_bounds__(kThreads, kBlocksAtATime)
-#else
-#define KHOP_ROW_STEP_BOUNDS __launch_bounds__(kThreads)
-#endif
-
 template <class Step>
-__global__ void KHOP_ROW_STEP_BOUNDS run_step_on_threads(device::Count items, Step step) {
+__global__ void __launch_bounds__(kThreads, kBlocksAtATime)
+    run_step_on_threads(device::Count items, Step step) {
   const int64_t count = items.value();
   const int64_t stride = static_cast<int64_t>(gridDim.x) * blockDim.x;
   const int64_t thread = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
@@ -113,7 +106,13 @@ class Backend {
     KHOP_CUDA_CHECK(
         cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device_));
     multiprocessors_ = std::max(1, multiprocessors);
-    block_words_ = static_cast<int64_t*>(allocate(device::kMostBlocks * sizeof(int64_t)));
+    block_words_ = static_cast<device::BlockWords*>(allocate(sizeof(device::BlockWords)));
+    try {
+      fill(block_words_, 0, sizeof(device::BlockWords));
+    } catch (...) {
+      release(block_words_);
+      throw;
+    }
   }
   Backend(const Backend&) = delete;
   Backend& operator=(const Backend&) = delete;
@@ -308,7 +307,7 @@ class Backend {
   void run_blocks(int64_t count, Step step) {
     launch_kernel(count, device::kBlockThreads, &run_block_step<Step>, step);
   }
-  int64_t* block_words() { return block_words_; }
+  device::BlockWords* block_words() { return block_words_; }
 
   void sort(int64_t count, device::SortPairs pairs, int bits) {
     if (count == 0) return;
@@ -427,7 +426,7 @@ class Backend {
   std::vector<void*> released_;  // while recording
   void* scratch_ = nullptr;
   std::size_t scratch_bytes_ = 0;
-  int64_t* block_words_ = nullptr;
+  device::BlockWords* block_words_ = nullptr;
   int64_t multiprocessors_ = 1;
   int64_t num_launches_ = 0;
 };

@@ -14,8 +14,7 @@ template <class Backend>
 class BatchMemory {
  public:
   explicit BatchMemory(Backend& backend)
-      : counts_(backend),
-        begins_(backend),
+      : begins_(backend),
         offsets_(backend),
         picks_(backend),
         slots_(backend),
@@ -39,8 +38,7 @@ class BatchMemory {
       most.words_per_thread = std::max(most.words_per_thread, hop.words_per_thread);
       most.is_filtered |= hop.is_filtered;
     }
-    bool moved = counts_.reserve(most.rows);
-    moved |= begins_.reserve(most.rows);
+    bool moved = begins_.reserve(most.rows);
     moved |= offsets_.reserve(most.rows + 1);
     moved |= picks_.reserve(most.picks);
     moved |= slots_.reserve(most.edges);
@@ -60,7 +58,6 @@ class BatchMemory {
   int64_t most_candidates() const { return most_candidates_; }
   int64_t* ranks() const { return ranks_.data(); }
   int64_t threads() const { return threads_; }
-  int64_t* counts() const { return counts_.data(); }
   int64_t* offsets() const { return offsets_.data(); }
 
   Scratch scratch(const HopBounds& hop, int64_t* used) const {
@@ -68,8 +65,7 @@ class BatchMemory {
             scratch_.capacity(), used};
   }
   HopEdges edges(const BatchView& view, const HopStep* steps, const HopBounds& hop) const {
-    const HopRows rows{counts_.data(), begins_.data(), picks_.data(), candidates_.kept(),
-                       offsets_.data()};
+    const HopRows rows{begins_.data(), picks_.data(), candidates_.kept(), offsets_.data()};
     return {view, steps, rows, hop.edges, slots_.data()};
   }
 
@@ -79,7 +75,6 @@ class BatchMemory {
 
   int64_t threads_ = 1;
   int64_t most_candidates_ = 0;
-  DeviceArray<Backend, int64_t> counts_;
   DeviceArray<Backend, int64_t> begins_;
   DeviceArray<Backend, int64_t> offsets_;
   DeviceArray<Backend, int64_t> picks_;

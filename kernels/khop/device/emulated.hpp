@@ -166,7 +166,7 @@ class EmulatedBackend {
       step(Block{block, count}, shared);
     });
   }
-  int64_t* block_words() { return block_words_.data(); }
+  BlockWords* block_words() { return block_words_.get(); }
 
   void sort(int64_t count, SortPairs pairs, int bits) {
     ++num_launches_;
@@ -212,7 +212,7 @@ class EmulatedBackend {
   int num_threads_;
   EmulatedAbilities abilities_;
   std::vector<int64_t> order_;
-  std::vector<int64_t> block_words_ = std::vector<int64_t>(kMostBlocks);
+  std::unique_ptr<BlockWords> block_words_ = std::make_unique<BlockWords>();
   int64_t num_launches_ = 0;
   Recording* recording_ = nullptr;
 };

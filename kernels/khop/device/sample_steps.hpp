@@ -2,6 +2,7 @@
 // the head: the same launches serve any batch of these bounds, which is why they can be recorded.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -17,6 +18,9 @@ namespace khop::device {
 template <class Backend>
 class BatchSteps {
  public:
+  // As many as a large GPU runs at a time.
+  static constexpr int64_t kNumberingBlocks = 768;
+
   BatchSteps(Backend& backend, const BatchHead<Backend>& head, BatchMemory<Backend>& memory,
              const std::vector<HopBounds>& hops, bool is_timed, bool has_wide_keys)
       : backend_(backend),
@@ -64,6 +68,7 @@ class BatchSteps {
     const HopEdges edges = memory_.edges(batch, steps, b);
     const Scratch scratch = memory_.scratch(b, head_.scratch_used.device);
     const int64_t* num_candidates = nullptr;
+    Count found{0};
     if (!b.empty()) {
       const Count rows{b.rows, batch.row_starts + batch.num_relations};
       FilteredRows filtered{nullptr, nullptr, 0};
@@ -74,13 +79,16 @@ class BatchSteps {
       } else {
         pick_rows<KeyedByRow>(rows, threads, {batch, steps, filtered, scratch, edges.rows});
       }
-      sum(backend_, rows, CountOf64{memory_.counts()}, memory_.offsets());
-      append(edges, Count{b.edges, memory_.offsets() + rows.most});
+      found = Count{b.edges, memory_.offsets() + rows.most};
+      append(edges, found);
     }
-    backend_.run_blocks(1, EndHop{edges, memory_.ranks(), num_candidates, memory_.most_candidates(),
-                                  scratch, head_.records.device + h * batch.num_relations,
-                                  head_.hop_sizes.device + h * batch.num_types,
-                                  plan_rows(h + 1, batch, head_.steps.device)});
+    const int64_t blocks = (found.most + kBlockThreads - 1) / kBlockThreads;
+    backend_.run_blocks(
+        std::clamp<int64_t>(blocks, 1, kNumberingBlocks),
+        EndHop{edges, found, memory_.ranks(), num_candidates, memory_.most_candidates(), scratch,
+               head_.records.device + h * batch.num_relations,
+               head_.hop_sizes.device + h * batch.num_types,
+               plan_rows(h + 1, batch, head_.steps.device), backend_.block_words()});
   }
 
   // All edge types of a hop are drawn by the same method.
@@ -91,7 +99,7 @@ class BatchSteps {
 
   template <class Keys>
   void pick_rows(Count rows, int64_t threads, const PickRows<Keys>& step) {
-    backend_.run_on_threads(rows, threads, step);
+    sum(backend_, rows, step, memory_.offsets(), threads);
   }
 
   // Of rows that are taken whole, the edges that are drawn. Returns how many edges they have.
@@ -110,7 +118,6 @@ class BatchSteps {
     backend_.run(count, AppendEdges{edges});
     if (has_wide_keys_) backend_.run(count, InsertKeys{edges});
     sum(backend_, count, FirstOfNode{edges}, memory_.ranks());
-    backend_.run(count, NumberEdges{edges, memory_.ranks()});
   }
 
   Backend& backend_;

@@ -78,9 +78,10 @@ class SubgraphOn final : public DeviceSubgraph {
   void write(const BatchOut& out) override {
     [[maybe_unused]] const auto on = backend_.on_device();
     finish();
-    write_nodes(out);
-    write_ends(out);
-    write_names(out);
+    PieceWriter<Backend> writer(backend_);
+    add_nodes(writer, out);
+    for (std::size_t r = 0; r < lists_.size(); ++r) add_edges(writer, out, r);
+    writer.write();
   }
 
  private:
@@ -91,45 +92,32 @@ class SubgraphOn final : public DeviceSubgraph {
     return i < entries.size() ? entries[i] : T{};
   }
 
-  void write_nodes(const BatchOut& out) {
-    PieceWriter<NodePiece, Backend> writer(backend_);
+  void add_nodes(PieceWriter<Backend>& writer, const BatchOut& out) {
     for (std::size_t t = 0; t < shape_.num_nodes.size(); ++t) {
       int64_t* const ids = entry(out.nodes, t);
       int64_t* const trees = entry(out.trees, t);
       if (ids == nullptr && trees == nullptr) continue;
       const TypeMemory<Backend>& type = batch_.type(static_cast<int32_t>(t));
-      writer.add({0, type.buffer().nodes, ids, trees, type.id_bits(), batch_.disjoint()},
+      writer.add(NodePiece{type.buffer().nodes, ids, trees, type.id_bits(), batch_.disjoint()},
                  shape_.num_nodes[t]);
     }
-    writer.write();
   }
 
-  void write_ends(const BatchOut& out) {
-    PieceWriter<EndPiece, Backend> writer(backend_);
-    for (std::size_t r = 0; r < lists_.size(); ++r) {
-      int64_t* const row = entry(out.rows, r);
-      int64_t* const col = entry(out.cols, r);
-      if (row == nullptr || col == nullptr) continue;
-      for_stretches(r, [&](const EdgeArrays& from, int64_t place, int64_t count) {
-        writer.add({0, from.sources, from.destinations, row + place, col + place}, count);
-      });
+  void add_edges(PieceWriter<Backend>& writer, const BatchOut& out, std::size_t r) {
+    int64_t* const row = entry(out.rows, r);
+    int64_t* const col = entry(out.cols, r);
+    int64_t* const named = entry(out.edges, r);
+    const bool with_ends = row != nullptr && col != nullptr;
+    if (named != nullptr && (!batch_.with_edges() || lists_[r].lost_edges())) {
+      throw std::invalid_argument("edges were not recorded: with_edges is False");
     }
-    writer.write();
-  }
-
-  void write_names(const BatchOut& out) {
-    PieceWriter<NamePiece, Backend> writer(backend_);
-    for (std::size_t r = 0; r < lists_.size(); ++r) {
-      int64_t* const names = entry(out.edges, r);
-      if (names == nullptr) continue;
-      if (!batch_.with_edges() || lists_[r].lost_edges()) {
-        throw std::invalid_argument("edges were not recorded: with_edges is False");
-      }
-      for_stretches(r, [&](const EdgeArrays& from, int64_t place, int64_t count) {
-        writer.add({0, from.edges, entry(out.names, r), names + place}, count);
-      });
-    }
-    writer.write();
+    if (!with_ends && named == nullptr) return;
+    for_stretches(r, [&](const EdgeArrays& from, int64_t place, int64_t count) {
+      writer.add(EdgePiece{from.sources, from.destinations, with_ends ? row + place : nullptr,
+                           with_ends ? col + place : nullptr, from.edges, entry(out.names, r),
+                           named == nullptr ? nullptr : named + place},
+                 count);
+    });
   }
 
   void finish() {

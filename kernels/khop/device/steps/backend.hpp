@@ -22,7 +22,7 @@
 //   void run_blocks(int64_t count, step);             step(Block, Shared&) for each of so many
 //                                                     blocks, with a step::Shared of the block's
 //                                                     own
-//   int64_t* block_words();                           kMostBlocks words to work in (scan.hpp)
+//   BlockWords* block_words();                        words that blocks of a launch share
 //   void sort(int64_t count, SortPairs, int bits);    stable, by the lowest bits of the keys
 //   Recording record(f); void launch(recording);        the steps and `upload_pinned` that f asks
 //   for
@@ -34,6 +34,10 @@
 #pragma once
 
 #include <cstdint>
+
+#ifndef __CUDA_ARCH__
+#include <sched.h>
+#endif
 
 #include "khop/core/rng.hpp"
 
@@ -120,6 +124,93 @@ KHOP_HD int64_t atomic_add(int64_t* word, int64_t value) {
   return __atomic_fetch_add(word, value, __ATOMIC_RELAXED);
 #endif
 }
+
+// What a thread wrote before it released a word is there for those that acquire the word later.
+
+KHOP_HD void store_release(uint64_t* word, uint64_t value) {
+#ifdef __CUDA_ARCH__
+  __threadfence();
+  *reinterpret_cast<volatile unsigned long long*>(word) = value;
+#else
+  __atomic_store_n(word, value, __ATOMIC_RELEASE);
+#endif
+}
+
+KHOP_HD uint64_t load_acquire(const uint64_t* word) {
+#ifdef __CUDA_ARCH__
+  const uint64_t value = *reinterpret_cast<const volatile unsigned long long*>(word);
+  __threadfence();
+  return value;
+#else
+  return __atomic_load_n(word, __ATOMIC_ACQUIRE);
+#endif
+}
+
+// Adds one to a word, which acquires and releases it. Returns what was there before.
+KHOP_HD uint64_t take_turn(uint64_t* word) {
+#ifdef __CUDA_ARCH__
+  __threadfence();
+  const uint64_t before = atomicAdd(reinterpret_cast<unsigned long long*>(word), 1);
+  __threadfence();
+  return before;
+#else
+  return __atomic_fetch_add(word, 1, __ATOMIC_ACQ_REL);
+#endif
+}
+
+// Lets other threads run while one waits for them.
+KHOP_HD void pause_thread() {
+#ifdef __CUDA_ARCH__
+  __nanosleep(20);
+#else
+  sched_yield();
+#endif
+}
+
+// Words that the blocks of a launch share. They are all zero at first, and each launch leaves them
+// as the next one needs them.
+//
+// Blocks take turns: the n-th one that begins has the index n, and may wait for those before it,
+// which run already. In which order a device starts its blocks does not matter then.
+struct BlockWords {
+  uint64_t turn;   // 2^16 times the launches so far, and the blocks of this one that have begun
+  uint64_t ended;  // blocks of this launch
+  int64_t sums[kMostBlocks];
+  uint64_t rounds[kMostBlocks];  // of `sums`: number of the launch that wrote it
+
+  struct Turn {
+    uint64_t round;
+    int64_t index;
+  };
+  KHOP_HD Turn begin() {
+    const uint64_t now = take_turn(&turn);
+    return {(now >> kBits) + 1, static_cast<int64_t>(now & kMask)};
+  }
+  // By the block of the last index.
+  KHOP_HD void begin_next_round(Turn last) { turn = last.round << kBits; }
+
+  // Whether all other blocks of this launch have ended. Each block asks once.
+  KHOP_HD bool is_last(int64_t num_blocks) {
+    if (take_turn(&ended) + 1 != static_cast<uint64_t>(num_blocks)) return false;
+    ended = 0;
+    return true;
+  }
+
+  KHOP_HD void publish(Turn mine, int64_t sum) {
+    sums[mine.index] = sum;
+    store_release(&rounds[mine.index], mine.round);
+  }
+  // Waits for the sum of an earlier block.
+  KHOP_HD int64_t sum_of(int64_t block, uint64_t round) const {
+    while (load_acquire(&rounds[block]) != round) pause_thread();
+    return sums[block];
+  }
+
+ private:
+  static constexpr int kBits = 16;
+  static constexpr uint64_t kMask = (uint64_t{1} << kBits) - 1;
+  static_assert(kMostBlocks <= static_cast<int64_t>(kMask));
+};
 
 // An error on a device: the first that an item of a step reports. The step goes on.
 struct DeviceError {

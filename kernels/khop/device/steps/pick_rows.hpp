@@ -63,7 +63,6 @@ class PickedSet {
 
 // The rows of a hop: how many edges each contributes, and where they are.
 struct HopRows {
-  int64_t* counts;
   int64_t* begins;  // picked: first of its places in `picks`; whole: its first edge; filtered: the
                     // first of its places in `kept`
   int64_t* picks;
@@ -199,6 +198,7 @@ class RowPicker {
   int64_t thread_;
 };
 
+// What a row contributes; a sum over them gives the offsets.
 template <class Keys>
 struct PickRows {
   BatchView batch;
@@ -207,26 +207,23 @@ struct PickRows {
   Scratch scratch;
   HopRows rows;
 
-  KHOP_HD void operator()(int64_t i, int64_t thread) const {
+  KHOP_HD int64_t operator()(int64_t i, int64_t thread) const {
     const int64_t k = batch.relation_of_row(i);
     const HopStep& step = steps[k];
     if (step.mode == RowMode::kFiltered) {
       rows.begins[i] = filtered.first_kept(i);
-      rows.counts[i] = filtered.first_kept(i + 1) - rows.begins[i];
-      return;
+      return filtered.first_kept(i + 1) - rows.begins[i];
     }
     const RelationView& relation = batch.relations[k];
     const int64_t place = i - batch.row_starts[k];
     const Row row = find_row(relation.graph, batch.frontier_of(relation), place, batch.error);
     if (step.mode == RowMode::kWhole) {
       rows.begins[i] = row.begin;
-      rows.counts[i] = row.end - row.begin;
-      return;
+      return row.end - row.begin;
     }
     const int64_t first = batch.pick_starts[k] + place * step.options.fanout;
     rows.begins[i] = first;
-    rows.counts[i] =
-        RowPicker<Keys>(relation, step.options, scratch, thread).pick(row, rows.picks + first);
+    return RowPicker<Keys>(relation, step.options, scratch, thread).pick(row, rows.picks + first);
   }
 };
 

@@ -3,13 +3,13 @@
 // Everything that is drawn lies in the buffer of its node type: for each position the key, the
 // number, the edge and the destination. A hop appends to it:
 //   1. PickRows picks edges; where rows are taken whole but not all of their edges count,
-//      SpanFilteredRows and KeepEdges have chosen among them before;
-//   2. a sum over the rows' counts gives where each row's edges stand;
-//   3. AppendEdges reads the neighbours and inserts them into the node table (wide keys: in a step
+//      SpanFilteredRows and KeepEdges have chosen among them before. In the same launch a sum over
+//      the rows' counts gives where each row's edges stand;
+//   2. AppendEdges reads the neighbours and inserts them into the node table (wide keys: in a step
 //      of its own, InsertKeys);
-//   4. a sum over the positions that came first, FirstOfNode, numbers the new nodes;
-//   5. NumberEdges gives each position its number and writes the new nodes;
-//   6. EndHop adds up how far buffers and nodes reach, and plans the rows of the next hop.
+//   3. a sum over the positions that came first, FirstOfNode, numbers the new nodes;
+//   4. EndHop gives each position its number and writes the new nodes. The last of its blocks adds
+//      up how far buffers and nodes reach, and plans the rows of the next hop.
 #pragma once
 
 #include <cstdint>
@@ -137,37 +137,32 @@ struct FirstOfNode {
   }
 };
 
-struct NumberEdges {
-  HopEdges edges;
-  const int64_t* ranks;  // new nodes, of all types, before each edge
-
-  KHOP_HD void operator()(int64_t e) const {
-    const Appended to(edges, edges.relation_of(e), e);
-    if (!to.fits()) return;
-    const int64_t begin = to.state.positions;
-    const int64_t first = to.buffer.table.first_in(edges.slots[e], to.state.stamp);
-    const int64_t number = first < begin
-                               ? to.buffer.numbers[first]
-                               : to.state.nodes + ranks[first - begin + to.start] - ranks[to.start];
-    to.buffer.numbers[to.position] = static_cast<int32_t>(number);
-    if (first == to.position) to.buffer.nodes[number] = to.buffer.keys[first];
-  }
-};
-
-// For one block: buffers and nodes have grown by a hop, what was found is the next frontier. Notes
-// where there was no room.
+// Numbers all edges of a hop. Then, in the block that ends last, buffers and nodes have grown by
+// the hop, and what was found is the next frontier. Notes where there was no room.
 struct EndHop {
-  struct Shared {};
+  struct Shared {
+    bool is_last;
+  };
   HopEdges edges;
-  const int64_t* ranks;
+  Count count;                    // of the edges
+  const int64_t* ranks;           // new nodes, of all types, before each edge
   const int64_t* num_candidates;  // null: there were none
   int64_t most_candidates;
   Scratch scratch;
   HopRecord* records;  // of this hop, by edge type
   int64_t* sizes;      // of this hop, by node type
   PlanRows next;
+  BlockWords* words;
 
-  KHOP_HD void operator()(const Block& block, Shared&) const {
+  KHOP_HD void operator()(const Block& block, Shared& shared) const {
+    block.each([&](int t) {
+      const int64_t stride = block.count * kBlockThreads;
+      for (int64_t e = block.index * kBlockThreads + t; e < count.value(); e += stride) number(e);
+    });
+    block.each([&](int t) {
+      if (t == 0) shared.is_last = block.count == 1 || words->is_last(block.count);
+    });
+    if (!shared.is_last) return;
     const BatchView& batch = edges.batch;
     const auto for_each = [&](int64_t count, auto&& f) {
       block.each([&](int t) {
@@ -189,6 +184,18 @@ struct EndHop {
   }
 
  private:
+  KHOP_HD void number(int64_t e) const {
+    const Appended to(edges, edges.relation_of(e), e);
+    if (!to.fits()) return;
+    const int64_t begin = to.state.positions;
+    const int64_t first = to.buffer.table.first_in(edges.slots[e], to.state.stamp);
+    const int64_t number = first < begin
+                               ? to.buffer.numbers[first]
+                               : to.state.nodes + ranks[first - begin + to.start] - ranks[to.start];
+    to.buffer.numbers[to.position] = static_cast<int32_t>(number);
+    if (first == to.position) to.buffer.nodes[number] = to.buffer.keys[first];
+  }
+
   KHOP_HD void note_needs() const {
     Needs& needs = *edges.batch.needs;
     const int64_t total = edges.start_of(edges.batch.num_relations);

@@ -1,12 +1,14 @@
-// Sums of what lies before each item, in one launch for a few items and in two for many.
+// Sums of what lies before each item, in one launch.
 //
-// Two passes over the items, and no thread that waits for one of another block: blocks sum up a
-// stretch each, then each begins its own with the sum of those before it. They go over what there
-// is, which the device knows, not over what there may be at most.
+// Blocks take a stretch of the items each, one behind the other. A block adds up its own, tells the
+// others, and waits for the sums of those before it, which began before it did. They go over what
+// there is, which the device knows, not over what there may be at most.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
+#include <type_traits>
 
 #include "khop/device/steps/backend.hpp"
 
@@ -17,17 +19,11 @@ struct Stretch {
   int64_t begin;
   int64_t end;
 
-  static KHOP_HD Stretch of(const Block& block, int64_t count) {
-    const int64_t each = (count + block.count - 1) / block.count;
-    const int64_t begin = block.index * each < count ? block.index * each : count;
+  static KHOP_HD Stretch of(int64_t block, int64_t num_blocks, int64_t count) {
+    const int64_t each = (count + num_blocks - 1) / num_blocks;
+    const int64_t begin = block * each < count ? block * each : count;
     return {begin, begin + each < count ? begin + each : count};
   }
-};
-
-struct BlockSums {
-  int64_t sums[kBlockThreads];
-  int64_t others[kBlockThreads];
-  int64_t carry;
 };
 
 // Adds up what the threads of a block have: into sums[0].
@@ -39,66 +35,51 @@ KHOP_HD void reduce(const Block& block, int64_t* sums) {
   }
 }
 
-// out[i] = in(i); words[block] = the sum of the block's stretch.
+// out[i] = what lies before item i; out[count] = out[items.most] = all of it.
 template <class In>
-struct SumStretches {
-  using Shared = BlockSums;
+struct SumBefore {
+  struct Shared {
+    int64_t sums[kBlockThreads];
+    int64_t others[kBlockThreads];
+    int64_t carry;
+    BlockWords::Turn turn;
+  };
   Count items;
-  In in;
+  In in;        // in(i), or in(i, thread); may read out[i]
+  int threads;  // of a block that call `in`
   int64_t* out;
-  int64_t* words;
+  BlockWords* words;
 
   KHOP_HD void operator()(const Block& block, Shared& shared) const {
-    const Stretch own = Stretch::of(block, items.value());
+    block.each([&](int t) {
+      if (t == 0) shared.turn = block.count > 1 ? words->begin() : BlockWords::Turn{0, 0};
+    });
+    const int64_t count = items.value();
+    const int64_t index = shared.turn.index;
+    const Stretch own = Stretch::of(index, block.count, count);
     block.each([&](int t) {
       int64_t sum = 0;
-      for (int64_t i = own.begin + t; i < own.end; i += kBlockThreads) {
-        const int64_t value = in(i);
+      for (int64_t i = own.begin + t; t < threads && i < own.end; i += threads) {
+        const int64_t value = value_of(i, index * threads + t);
         out[i] = value;
         sum += value;
       }
       shared.sums[t] = sum;
     });
-    reduce(block, shared.sums);
-    block.each([&](int t) {
-      if (t == 0) words[block.index] = shared.sums[0];
-    });
-  }
-};
-
-struct Written {
-  const int64_t* values;
-  KHOP_HD int64_t operator()(int64_t i) const { return values[i]; }
-};
-
-// out[i] = what lies before item i, of all stretches; out[count] = out[items.most] = all of it.
-template <class In>
-struct SumBefore {
-  using Shared = BlockSums;
-  Count items;
-  In in;  // may read out[i]
-  int64_t* out;
-  const int64_t* words;  // sums of the stretches
-
-  KHOP_HD void operator()(const Block& block, Shared& shared) const {
-    const int64_t count = items.value();
-    const Stretch own = Stretch::of(block, count);
-    block.each([&](int t) {
-      int64_t sum = 0;
-      for (int64_t b = t; b < block.index; b += kBlockThreads) sum += words[b];
-      shared.sums[t] = sum;
-    });
-    reduce(block, shared.sums);
-    block.each([&](int t) {
-      if (t == 0) shared.carry = shared.sums[0];
-    });
+    if (block.count > 1) {
+      add_earlier(block, shared);
+    } else {
+      block.each([&](int t) {
+        if (t == 0) shared.carry = 0;
+      });
+    }
     for (int64_t tile = own.begin; tile < own.end; tile += kTile)
       add_tile(block, shared, tile, own.end);
     block.each([&](int t) {
-      if (t == 0 && block.index + 1 == block.count) {
-        out[count] = shared.carry;
-        out[items.most] = shared.carry;
-      }
+      if (t > 0 || index + 1 != block.count) return;
+      out[count] = shared.carry;
+      out[items.most] = shared.carry;
+      if (block.count > 1) words->begin_next_round(shared.turn);
     });
   }
 
@@ -106,14 +87,39 @@ struct SumBefore {
   static constexpr int kEach = 4;  // consecutive items of a thread: a sector of memory
   static constexpr int64_t kTile = int64_t{kEach} * kBlockThreads;
 
+  KHOP_HD int64_t value_of(int64_t i, [[maybe_unused]] int64_t thread) const {
+    if constexpr (std::is_invocable_v<const In&, int64_t, int64_t>) {
+      return in(i, thread);
+    } else {
+      return in(i);
+    }
+  }
+
+  // Tells the others the sum of this block, and leaves what lies before it in `carry`.
+  KHOP_HD void add_earlier(const Block& block, Shared& shared) const {
+    reduce(block, shared.sums);
+    block.each([&](int t) {
+      if (t == 0) words->publish(shared.turn, shared.sums[0]);
+    });
+    block.each([&](int t) {
+      int64_t sum = 0;
+      for (int64_t b = t; b < shared.turn.index; b += kBlockThreads) {
+        sum += words->sum_of(b, shared.turn.round);
+      }
+      shared.sums[t] = sum;
+    });
+    reduce(block, shared.sums);
+    block.each([&](int t) {
+      if (t == 0) shared.carry = shared.sums[0];
+    });
+  }
+
   KHOP_HD void add_tile(const Block& block, Shared& shared, int64_t tile, int64_t end) const {
     block.each([&](int t) {
       int64_t sum = 0;
       const int64_t first = tile + int64_t{t} * kEach;
       for (int64_t i = first; i < first + kEach && i < end; ++i) {
-        const int64_t value = in(i);
-        out[i] = value;
-        sum += value;
+        sum += out[i];
       }
       shared.sums[t] = sum;
     });
@@ -140,22 +146,20 @@ struct SumBefore {
   }
 };
 
-// Up to so many items one block sums up faster than two launches do.
-constexpr int64_t kOneBlock = 4096;
-
 // out[i] = in(0) + ... + in(i - 1), for i up to and including the count; out[items.most], too, is
-// the sum of all. `in(i)` may read out[i]. Room for items.most + 1.
+// the sum of all. `in(i)` may read out[i]. Room for items.most + 1. With in(i, thread), on as many
+// threads at most.
 template <class Backend, class In>
-void sum(Backend& backend, Count items, In in, int64_t* out) {
-  if (items.most <= kOneBlock) {
-    backend.run_blocks(1, SumBefore<In>{items, in, out, nullptr});
-    return;
-  }
-  constexpr int64_t kStretch = 1024;
-  const int64_t blocks = std::min((items.most + kStretch - 1) / kStretch, kMostBlocks);
-  int64_t* const words = backend.block_words();
-  backend.run_blocks(blocks, SumStretches<In>{items, in, out, words});
-  backend.run_blocks(blocks, SumBefore<Written>{items, {out}, out, words});
+void sum(Backend& backend, Count items, In in, int64_t* out,
+         int64_t most_threads = std::numeric_limits<int64_t>::max()) {
+  // Where threads have work of their own to do, an item each if there are so many.
+  constexpr bool is_work = std::is_invocable_v<const In&, int64_t, int64_t>;
+  constexpr int64_t kStretch = is_work ? kBlockThreads : 4 * kBlockThreads;
+  const int64_t threads = std::min<int64_t>(kBlockThreads, most_threads);
+  const int64_t wanted = std::max<int64_t>(1, (items.most + kStretch - 1) / kStretch);
+  const int64_t blocks = std::min({wanted, kMostBlocks, most_threads / threads});
+  backend.run_blocks(
+      blocks, SumBefore<In>{items, in, static_cast<int>(threads), out, backend.block_words()});
 }
 
 }  // namespace khop::device

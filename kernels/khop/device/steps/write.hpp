@@ -11,8 +11,60 @@
 
 namespace khop::device {
 
+// Nodes of a type, by number.
+struct NodePiece {
+  const int64_t* keys;
+  int64_t* ids;    // null: not wanted
+  int64_t* trees;  // null: not wanted
+  int id_bits;
+  bool disjoint;
+
+  KHOP_HD void write(int64_t i) const {
+    const auto key = static_cast<uint64_t>(keys[i]);
+    const uint64_t mask = (uint64_t{1} << id_bits) - 1;
+    if (ids != nullptr) ids[i] = static_cast<int64_t>(disjoint ? key & mask : key);
+    if (trees != nullptr) trees[i] = disjoint ? static_cast<int64_t>(key >> id_bits) : 0;
+  }
+};
+
+// Edges that lie in one stretch: their ends, and their names by their positions in the graph.
+struct EdgePiece {
+  const int32_t* sources;
+  const int32_t* destinations;
+  int64_t* row;  // null: ends are not wanted
+  int64_t* col;
+  const int64_t* edges;
+  AnyInts names;   // without data: an edge's position is its name
+  int64_t* named;  // null: names are not wanted
+
+  KHOP_HD void write(int64_t j) const {
+    if (row != nullptr) {
+      row[j] = sources[j];
+      col[j] = destinations[j];
+    }
+    if (named != nullptr) named[j] = names.data == nullptr ? edges[j] : names[edges[j]];
+  }
+};
+
+// Nodes of a type, or edges.
+struct Piece {
+  int64_t first;
+  bool of_nodes;
+  union {
+    NodePiece nodes;
+    EdgePiece edges;
+  };
+
+  KHOP_HD void write(int64_t i) const {
+    if (of_nodes) {
+      nodes.write(i);
+    } else {
+      edges.write(i);
+    }
+  }
+};
+
 // Pieces of a step's items, one behind the other: each begins at its `first`.
-template <class Piece>
 struct Pieces {
   static constexpr int kMost = 3584 / static_cast<int>(sizeof(Piece));
   Piece pieces[kMost];
@@ -33,52 +85,8 @@ struct Pieces {
   }
 };
 
-// Nodes of a type, by number.
-struct NodePiece {
-  int64_t first;
-  const int64_t* keys;
-  int64_t* ids;    // null: not wanted
-  int64_t* trees;  // null: not wanted
-  int id_bits;
-  bool disjoint;
-
-  KHOP_HD void write(int64_t i) const {
-    const auto key = static_cast<uint64_t>(keys[i]);
-    const uint64_t mask = (uint64_t{1} << id_bits) - 1;
-    if (ids != nullptr) ids[i] = static_cast<int64_t>(disjoint ? key & mask : key);
-    if (trees != nullptr) trees[i] = disjoint ? static_cast<int64_t>(key >> id_bits) : 0;
-  }
-};
-
-// Ends of edges that lie in one stretch.
-struct EndPiece {
-  int64_t first;
-  const int32_t* sources;
-  const int32_t* destinations;
-  int64_t* row;
-  int64_t* col;
-
-  KHOP_HD void write(int64_t j) const {
-    row[j] = sources[j];
-    col[j] = destinations[j];
-  }
-};
-
-// Names of edges that lie in one stretch, by their positions in the graph.
-struct NamePiece {
-  int64_t first;
-  const int64_t* edges;
-  AnyInts names;  // without data: an edge's position is its name
-  int64_t* out;
-
-  KHOP_HD void write(int64_t j) const {
-    out[j] = names.data == nullptr ? edges[j] : names[edges[j]];
-  }
-};
-
-template <class Piece>
 struct WritePieces {
-  Pieces<Piece> pieces;
+  Pieces pieces;
 
   KHOP_HD void operator()(int64_t item) const {
     const Piece& piece = pieces.of(item);
@@ -87,17 +95,22 @@ struct WritePieces {
 };
 
 // Collects pieces, and has them written: in one launch, unless they are very many.
-template <class Piece, class Backend>
+template <class Backend>
 class PieceWriter {
  public:
-  explicit PieceWriter(Backend& backend) : backend_(backend) { step_.pieces.count = 0; }
+  explicit PieceWriter(Backend& backend) : backend_(backend) {}
 
-  void add(Piece piece, int64_t count) {
-    if (count == 0) return;
-    if (step_.pieces.count == Pieces<Piece>::kMost) write();
-    piece.first = items_;
-    step_.pieces.pieces[step_.pieces.count++] = piece;
-    items_ += count;
+  void add(const NodePiece& nodes, int64_t count) {
+    if (Piece* const piece = next(count)) {
+      piece->of_nodes = true;
+      piece->nodes = nodes;
+    }
+  }
+  void add(const EdgePiece& edges, int64_t count) {
+    if (Piece* const piece = next(count)) {
+      piece->of_nodes = false;
+      piece->edges = edges;
+    }
   }
   void write() {
     if (items_ > 0) backend_.run(Count{items_}, step_);
@@ -106,8 +119,18 @@ class PieceWriter {
   }
 
  private:
+  // Null where there is nothing to write.
+  Piece* next(int64_t count) {
+    if (count == 0) return nullptr;
+    if (step_.pieces.count == Pieces::kMost) write();
+    Piece* const piece = &step_.pieces.pieces[step_.pieces.count++];
+    piece->first = items_;
+    items_ += count;
+    return piece;
+  }
+
   Backend& backend_;
-  WritePieces<Piece> step_;
+  WritePieces step_{};
   int64_t items_ = 0;
 };
 
