@@ -10,6 +10,7 @@ so half of the rows of a batch belong to part 1.
 
 - `one partition` reads a folder of one part. Its time is 1.
 - `by message` asks the server of part 1 for its rows (`same_host_reads=False`).
+- `by message, no cache` asks for all of them in each batch. By default the cache has all of these.
 - `same host` maps the files of part 1.
 
 Loaders with one sampler process take turns, and then loaders that sample in the trainer. The time
@@ -35,11 +36,12 @@ from khop_bench.idle import settle
 from khop_bench.settings import BATCH_SIZE, FANOUTS, default_cache
 
 CASES = {
-    "one partition": (1, True),
-    "two partitions, by message": (2, False),
-    "two partitions, same host": (2, True),
+    "one partition": (1, True, None),
+    "two partitions, by message": (2, False, None),
+    "two partitions, by message, no cache": (2, False, 0),
+    "two partitions, same host": (2, True, None),
 }
-"""Name -> (number of parts, same_host_reads)."""
+"""Name -> (number of parts, same_host_reads, cache_memory)."""
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -62,7 +64,7 @@ def processor_times(loader: DistNeighborLoader) -> Counter[str]:
 
 @contextmanager
 def open_loader(
-    folder: Path, seeds: Any, num_workers: int, same_host_reads: bool
+    folder: Path, seeds: Any, num_workers: int, same_host_reads: bool, cache_memory: int | None
 ) -> Iterator[DistNeighborLoader]:
     """Open a loader at home in part 0, of a trainer that serves all other parts."""
     others = {1: range(1, 2)}.get(int("parts2" in folder.name), range(0))
@@ -73,6 +75,7 @@ def open_loader(
         seeds,
         batch_size=BATCH_SIZE,
         seed=0,
+        cache_memory=cache_memory,
         worker_options=MpDistSamplingWorkerOptions(num_workers=num_workers),
     )
     try:
@@ -100,9 +103,9 @@ def compare(graphs: Graphs, num_workers: int, batches: int, turns: int, threads:
     with ExitStack() as stack:
         loaders = {
             name: stack.enter_context(
-                open_loader(graphs.products_parts(parts), seeds, num_workers, same)
+                open_loader(graphs.products_parts(parts), seeds, num_workers, same, cache)
             )
-            for name, (parts, same) in CASES.items()
+            for name, (parts, same, cache) in CASES.items()
         }
         for _ in range(turns + 1):  # the first one reads the files
             for name, loader in loaders.items():

@@ -274,7 +274,7 @@ def test_replies_are_as_stored(root):
     attr = PartitionFolder(root(1)).meta.node_types[0].attrs["x"]
     assert attr.stored.dtype == "int8"
     good = [np.zeros((2, 40), np.int8)]
-    assert check_rows(good, "partition 1", 2, {"x": attr}, 9) == good
+    assert check_rows(good, "partition 1", 2, {"x": attr}, 9) == [good]
     for bad in (np.zeros((2, 40), np.float32), np.zeros((2, 41), np.int8)):
         with pytest.raises(ProtocolError, match=r"for 'x', which is int8 \(2, 40\)"):
             check_rows([bad], "partition 1", 2, {"x": attr}, 9)

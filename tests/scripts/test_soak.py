@@ -104,6 +104,8 @@ def test_cable():
         hosts.cable.set(delay=1)
         assert not arrives(1.5)  # both ways take two
         assert arrives(10)
+        hosts.cable.set(rate=20)
+        assert not arrives(1.5)  # 33 bytes, both ways
         hosts.cable.set(is_cut=True)
         assert not arrives(1)
         hosts.cable.set()

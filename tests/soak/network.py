@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import math
 import os
 import select
 import shutil
@@ -91,6 +92,7 @@ class Cable:
 
     Attributes:
         delay: seconds that a packet takes. More than a second is a stall.
+        rate: bytes per second in each direction. If infinite, packets do not wait for each other.
         is_cut: if True, nothing arrives.
 
     Args:
@@ -100,15 +102,18 @@ class Cable:
     def __init__(self, ends: tuple[int, int]) -> None:
         self._ends = ends
         self._held: dict[int, deque[tuple[float, bytes]]] = {end: deque() for end in ends}
+        self._sent = dict.fromkeys(ends, 0.0)  # when the last packet of each end was sent
         self.delay = 0.0
+        self.rate = math.inf
         self.is_cut = False
         self._wake, self._waker = os.pipe()
         self._thread = threading.Thread(target=self._run, name="cable", daemon=True)
         self._thread.start()
 
-    def set(self, *, delay: float = 0.0, is_cut: bool = False) -> None:
-        """Change `delay` and `is_cut`, also for packets in flight."""
-        self.delay, self.is_cut = delay, is_cut
+    def set(self, *, delay: float = 0.0, is_cut: bool = False, rate: float = math.inf) -> None:
+        """Change `delay` and `is_cut`, also for packets in flight, and `rate`."""
+        self.delay, self.is_cut, self.rate = delay, is_cut, rate
+        self._sent = dict.fromkeys(self._sent, 0.0)
         os.write(self._waker, b".")
 
     def _run(self) -> None:
@@ -131,7 +136,9 @@ class Cable:
         except OSError:  # the link is down
             return
         if not self.is_cut and len(self._held[end]) < _MAX_HELD:
-            self._held[end].append((time.monotonic(), packet))
+            begun = max(time.monotonic(), self._sent[end])
+            self._sent[end] = begun + len(packet) / self.rate
+            self._held[end].append((self._sent[end], packet))
 
     def _release(self, end: int) -> None:
         held, other = self._held[end], self._ends[end == self._ends[0]]

@@ -69,6 +69,10 @@ int64_t LookaheadCache::announce(const int64_t* ids, int64_t count) {
       const int32_t ahead = table_[home(ids[i + kAhead / 2])];
       if (ahead >= 0) prefetch_line_to_write(&entries_[ahead]);
     }
+    if (i + kAhead / 4 < count) {
+      const int32_t ahead = table_[home(ids[i + kAhead / 4])];
+      if (ahead >= 0) prefetch_neighbors(ahead, entries_[ahead].last_use);
+    }
     const int32_t entry = find_or_add(ids[i]);
     batch.entries[i] = entry;
     add_use(entry, number);
@@ -85,6 +89,15 @@ void LookaheadCache::take(int64_t number, Taken& out) {
   out.hit_slots.reserve(count);
   for (int64_t i = 0; i < count; ++i) {
     if (i + kAhead < count) prefetch_line_to_write(&entries_[batch.entries[i + kAhead]]);
+    if (i + kAhead / 2 < count) {
+      const int32_t ahead = batch.entries[i + kAhead / 2];
+      prefetch_neighbors(ahead, entries_[ahead].first_use);
+    }
+    if (i + kAhead / 4 < count) {  // an announced row has a use, and perhaps a next one
+      const int32_t use = entries_[batch.entries[i + kAhead / 4]].first_use;
+      const int32_t next = use >= 0 ? uses_[use].next : -1;
+      if (next >= 0) prefetch_line(&uses_[next]);
+    }
     const int32_t index = batch.entries[i];
     Entry& entry = entries_[index];
     if (entry.stamp == stamp_) {
@@ -180,6 +193,16 @@ void LookaheadCache::close(int64_t number) {
 
 int64_t LookaheadCache::home(int64_t id) const {
   return static_cast<int64_t>(slot_index(hash_id(static_cast<uint64_t>(id)), bits_));
+}
+
+// Asks for what changes with an entry: the entries beside it in its list, and one of its uses.
+void LookaheadCache::prefetch_neighbors(int32_t index, int32_t use) const {
+  const Entry& entry = entries_[index];
+  if (entry.is_ranked) {
+    prefetch_line_to_write(&entries_[entry.prev]);
+    prefetch_line_to_write(&entries_[entry.next]);
+  }
+  if (use >= 0) prefetch_line_to_write(&uses_[use]);
 }
 
 // Position in the table of a row, or of the gap where it belongs.

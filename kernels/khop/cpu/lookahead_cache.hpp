@@ -90,6 +90,7 @@ class LookaheadCache {
   int64_t find(int64_t id) const;
   int32_t find_or_add(int64_t id);
   int64_t home(int64_t id) const;
+  void prefetch_neighbors(int32_t index, int32_t use) const;
   void grow_table(int64_t count);
   int32_t new_entry(int64_t id);
   void drop(int32_t entry);

@@ -43,6 +43,20 @@ MESSAGE_BYTES = 1 << 30
 _MAX_FRAMES = 1 + MAX_ARRAYS + MESSAGE_BYTES // FRAME_BYTES
 
 
+def frame_slices(num_rows: int, row_bytes: int) -> list[slice]:
+    """Divide rows into slices, whose arrays fit one frame each. There is at least one slice.
+
+    A sender makes an array of each slice, so that no receiver has to join frames. A row that is
+    larger than a frame is a slice of its own.
+
+    Example:
+        >>> frame_slices(5, FRAME_BYTES // 2)
+        [slice(0, 2, None), slice(2, 4, None), slice(4, 5, None)]
+    """
+    step = max(FRAME_BYTES // max(row_bytes, 1), 1)
+    return [slice(i, min(i + step, num_rows)) for i in range(0, max(num_rows, 1), step)]
+
+
 def pack(header: Mapping[str, Any], arrays: Sequence[Array]) -> list[Any]:
     """Convert a header and arrays to the frames of a message. Arrays are not copied.
 

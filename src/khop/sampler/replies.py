@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from khop.channel.message import frame_slices
 from khop.data import Feature
 from khop.data.arrays import STORAGE
 from khop.data.weights import weight_values
@@ -101,31 +102,42 @@ def check_weights(values: Array, dtype: str) -> Float64Array:
 
 def check_rows(
     arrays: list[Array], sender: str, count: int, attributes: Mapping[str, AttrMeta], below: int
-) -> list[Array]:
+) -> list[list[Array]]:
     """Check rows of attributes that another process sent.
 
     Args:
-        arrays: arrays of the reply.
+        arrays: arrays of the reply: for each attribute one per slice of rows (`frame_slices`).
         sender: name of the process: 'partition 3'.
         count: number of rows that were asked for.
         attributes: description of each attribute, by name. Rows are as stored.
         below: exclusive bound of original ids, the attributes 'id' and 'edge_id'.
 
+    Returns:
+        The arrays of each attribute.
+
     Raises:
         ProtocolError: the reply is not of this form.
     """
-    if len(arrays) != len(attributes):
-        raise ProtocolError(f"{sender} sent {len(arrays)} attributes, not {len(attributes)}")
-    for array, (name, attr) in zip(arrays, attributes.items(), strict=True):
+    slices = {name: frame_slices(count, attr.row_bytes) for name, attr in attributes.items()}
+    expected = sum(map(len, slices.values()))
+    if len(arrays) != expected:
+        raise ProtocolError(f"{sender} sent {len(arrays)} arrays of attributes, not {expected}")
+    of_attributes, first = [], 0
+    for name, attr in attributes.items():
         dtype, row_shape = attr.stored
-        shape = (count, *row_shape)
-        if array.dtype != STORAGE[dtype] or array.shape != shape:
-            raise ProtocolError(
-                f"{sender} sent {array.dtype} {array.shape} for '{name}', which is {dtype} {shape}"
-            )
-        if name in ("id", "edge_id"):
-            _check_vector(array, sender, ("int64",), count, "original ids", (0, below))
-    return arrays
+        of_attribute = arrays[first : first + len(slices[name])]
+        first += len(of_attribute)
+        for array, rows in zip(of_attribute, slices[name], strict=True):
+            shape = (rows.stop - rows.start, *row_shape)
+            if array.dtype != STORAGE[dtype] or array.shape != shape:
+                raise ProtocolError(
+                    f"{sender} sent {array.dtype} {array.shape} for '{name}', which is {dtype} "
+                    f"{shape}"
+                )
+            if name in ("id", "edge_id"):
+                _check_vector(array, sender, ("int64",), len(array), "original ids", (0, below))
+        of_attributes.append(of_attribute)
+    return of_attributes
 
 
 def _check_vector(

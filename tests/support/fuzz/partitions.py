@@ -138,7 +138,7 @@ def replies(root: Path) -> Run:
         described = meta.types(header["element"])[header["index"]]
         known = {**described.attrs, "id": AttrMeta.of("int64"), "edge_id": AttrMeta.of("int64")}
         attributes = {name: known[name] for name in header["names"]}
-        for array in check_rows(arrays, "partition 1", len(ids), attributes, described.count):
+        for (array,) in check_rows(arrays, "partition 1", len(ids), attributes, described.count):
             out = np.empty((len(ids), *array.shape[1:]), array.dtype)
             _native.gather(array, None, out, np.arange(len(ids)))
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from khop import _native
+from khop.channel.message import frame_slices
 from khop.data.files import load_npy
 from khop.distributed.inference.files import output_file
 from khop.distributed.rpc import work
@@ -58,7 +59,7 @@ class OutputHandler(FrameHandler):
             _native.gather(table, rows[piece], out[piece])
             if piece.stop < len(rows):
                 yield None
-        return [out]
+        return [out[piece] for piece in frame_slices(len(rows), row_bytes)]
 
     def _open(self, layer: int, node_type: int, name: str) -> Array:
         key = (layer, node_type, name)

@@ -142,7 +142,8 @@ class SendBacklog:
 
     All messages to a peer go through `send`, in one thread. Any thread may call `of`. ZeroMQ
     reports when it has released a tracked frame. Frames to a peer leave in the order of sending. So
-    one frame per 64 KiB is tracked: when it has left, the frames before it have left, too.
+    the last frame of a message is tracked, once per 64 KiB of messages: when it has left, the
+    frames before it have left, too.
     """
 
     STEP = 1 << 16
@@ -164,7 +165,7 @@ class SendBacklog:
         for i, frame in enumerate(frames):
             more = zmq.SNDMORE if i + 1 < len(frames) else 0
             waiting.untracked += len(frame) + self._OVERHEAD
-            if waiting.untracked < self.STEP:
+            if more or waiting.untracked < self.STEP:
                 socket.send(frame, more, copy=False)
                 continue
             data = frame.buffer if isinstance(frame, zmq.Frame) else frame

@@ -15,6 +15,7 @@ from dataclasses import replace
 import numpy as np
 
 from khop import _native
+from khop.channel.message import frame_slices
 from khop.channel.pool import BufferPool
 from khop.data.arrays import storage_dtype
 from khop.distributed.rpc import work
@@ -38,7 +39,8 @@ from khop.storage.folder import AttrMeta
 from khop.storage.part import Part
 from khop.typing import Array, Int32Array, Int64Array
 
-_MAX_IDLE = 64 << 20
+# Replies to a few large batches.
+_MAX_IDLE = 256 << 20
 # Most bytes of a neighbour in a reply, without and with its edge.
 _EDGE_BYTES = (8, 16)
 
@@ -229,7 +231,8 @@ class RequestHandler(FrameHandler):
         nbytes = len(ids) * sum(known[name].row_bytes for name in names)
         check_reply_bytes(nbytes, self._reply_bytes, f"{len(names)} attributes of {len(ids)}")
         rows = ids - types[index].bounds[self._part.part]
-        replies, cost = [], 0
+        replies: list[Array] = []
+        cost = 0
         for name in names:
             feature = self._part.feature(element, index, name).as_stored
             row_bytes = known[name].row_bytes
@@ -239,16 +242,15 @@ class RequestHandler(FrameHandler):
                 if ticket is not None:
                     yield [ticket]
                     ticket.result()
-                replies.append(out)
-                continue
-            out = self._pool.empty((len(rows), *feature.row_shape), dtype)
-            for piece in work.ranges(len(rows), work.rows_in_slice(row_bytes)):
-                if cost > work.SLICE:
-                    yield None
-                    cost = 0
-                feature.gather(rows[piece], out[piece])
-                cost += work.cost_of_rows(piece.stop - piece.start, row_bytes)
-            replies.append(out)
+            else:
+                out = self._pool.empty((len(rows), *feature.row_shape), dtype)
+                for piece in work.ranges(len(rows), work.rows_in_slice(row_bytes)):
+                    if cost > work.SLICE:
+                        yield None
+                        cost = 0
+                    feature.gather(rows[piece], out[piece])
+                    cost += work.cost_of_rows(piece.stop - piece.start, row_bytes)
+            replies += [out[of_frame] for of_frame in frame_slices(len(rows), row_bytes)]
         return replies
 
 

@@ -21,6 +21,7 @@ import zmq
 
 from khop.channel.control import ControlLine, Op
 from khop.channel.message import pack
+from khop.channel.pool import reuse_heaps
 from khop.data.direct_rows import DiskOptions
 from khop.distributed.processes.child import parent_has_gone, start_up
 from khop.distributed.processes.socket_files import remove_socket
@@ -173,6 +174,7 @@ def run_server(make_handler: Callable[[Mapping[str, Any]], FrameHandler]) -> Non
     """
     line, message = start_up()
     raise_descriptor_limit()
+    reuse_heaps()
     config = message.json()
     if config["ipc_path"] is not None:
         atexit.register(remove_socket, config["ipc_path"])

@@ -27,7 +27,7 @@ from khop.log import printable, printable_lines
 from khop.sampler.requests import HopRequest, RowSet
 from khop.typing import Array, Int64Array
 
-PROTOCOL = 7
+PROTOCOL = 8
 
 _T = TypeVar("_T")
 _ENVELOPE = ("op", "protocol", "id", "part", "timed", "state")
@@ -114,7 +114,10 @@ class Degrees:
 
 @dataclass(frozen=True)
 class Fetch:
-    """Request for attributes of nodes or edges. Arrays: their ids, int64."""
+    """Request for attributes of nodes or edges. Arrays: their ids, int64.
+
+    The reply has arrays of at most one frame: for each attribute one per slice of `frame_slices`.
+    """
 
     op: ClassVar[str] = "fetch"
 
@@ -125,7 +128,10 @@ class Fetch:
 
 @dataclass(frozen=True)
 class OutputRows:
-    """Request for rows of a file of layer-wise outputs. Arrays: int64 indices of the rows."""
+    """Request for rows of a file of layer-wise outputs. Arrays: int64 indices of the rows.
+
+    The reply has the same form as the reply to `Fetch`.
+    """
 
     op: ClassVar[str] = "rows"
 

@@ -142,7 +142,7 @@ class DistServer:
             ticket = client.fetch(self._part, "node", index, ids, [name])
             client.wait([ticket])
             reply, sender = ticket.result(), f"partition {self._part}"
-            stored = check_rows(reply, sender, len(ids), {name: attr}, described.count)
+            (stored,) = check_rows(reply, sender, len(ids), {name: attr}, described.count)
             pieces += map(attr.decode, stored)
         return to_tensor(np.concatenate(pieces), attr.dtype)
 

@@ -7,6 +7,7 @@ Runs in samplers and trainers. Imports no torch.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -15,10 +16,11 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 
 from khop import _native
-from khop.data import RowStore
+from khop.data import Feature, RowStore
 from khop.data.tickets import Ticket
 from khop.sampler.methods.access import Waiting
 from khop.sampler.replies import check_rows
+from khop.sampler.rows.ordered_pass import OrderedPass, Source, is_orderable
 from khop.storage.folder import AttrMeta
 from khop.trace.clock import LOCAL, REMOTE, ROWS
 from khop.typing import Array, Int64Array
@@ -47,9 +49,14 @@ class LocalRows(NamedTuple):
         table = self.tables[index]
         return self.rows if table is None else table.gather(self.rows)
 
-    def write(self, outs: Sequence[Array]) -> None:
-        """Copy the rows at hand to their positions in each attribute's array."""
-        for table, out in zip(self.tables, outs, strict=True):
+    def write(self, outs: Sequence[Array], without: Sequence[int] = ()) -> None:
+        """Copy the rows at hand to their positions in each attribute's array.
+
+        Attributes with the indices `without` are left out.
+        """
+        for index, (table, out) in enumerate(zip(self.tables, outs, strict=True)):
+            if index in without:
+                continue
             if table is None:
                 np.copyto(out, self.rows)
             elif table.at_hand:
@@ -84,13 +91,23 @@ class KeptRows(NamedTuple):
 
     Attributes:
         tables: [capacity, *row_shape] array of each attribute, as the owner stores it.
-        rows: [n] int64 rows of the reply.
+        rows: [n] int64 rows of the reply, ascending.
         slots: [n] int64 row of the tables for each.
     """
 
     tables: Sequence[Array]
     rows: Int64Array
     slots: Int64Array
+
+    def store(self, index: int, arrays: Sequence[Array]) -> None:
+        """Store the rows of the attribute with this index. `arrays` are the reply's rows of it."""
+        begin = 0
+        for values in arrays:
+            first, last = np.searchsorted(self.rows, (begin, begin + len(values)))
+            if first < last:
+                rows = self.rows[first:last] - begin
+                _native.gather(values, rows, self.tables[index], self.slots[first:last])
+            begin += len(values)
 
 
 class RowRequest(NamedTuple):
@@ -117,21 +134,39 @@ class RowRequest(NamedTuple):
     def result(self) -> list[Array]:
         """Return the rows of each attribute. Raise ProtocolError for a malformed reply."""
         attributes = self.attributes.values()
-        return [attr.decode(rows) for attr, rows in zip(attributes, self._received(), strict=True)]
+        return [
+            attr.decode(arrays[0] if len(arrays) == 1 else np.concatenate(arrays))
+            for attr, arrays in zip(attributes, self._received(), strict=True)
+        ]
 
-    def _received(self) -> list[Array]:
-        """Return the rows as their owner stores them."""
+    def _received(self) -> list[list[Array]]:
+        """Return the rows as their owner stores them: the arrays of each attribute."""
         arrays = self.ticket.result()
         return check_rows(arrays, self.owner, self.num_rows, self.attributes, self.below)
 
-    def write(self, outs: Sequence[Array]) -> None:
-        """Copy the rows to their positions in an array for each attribute, and widen them."""
-        attributes = self.attributes.values()
-        for index, (attr, values) in enumerate(zip(attributes, self._received(), strict=True)):
-            attr.scatter(values, outs[index], self.positions)
-            if self.kept is not None:
-                tables, rows, slots = self.kept
-                _native.gather(values, rows, tables[index], slots)
+    def write(self, outs: Sequence[Array], without: Sequence[int] = ()) -> list[list[Array]]:
+        """Copy the rows to their positions in an array for each attribute, and widen them.
+
+        Attributes with the indices `without` are left out.
+
+        Returns:
+            The arrays of each attribute, as received.
+        """
+        assert self.positions is not None
+        received = self._received()
+        for index, (name, arrays) in enumerate(zip(self.attributes, received, strict=True)):
+            begin = 0
+            for values in arrays if index not in without else ():
+                at = self.positions[begin : begin + len(values)]
+                self.attributes[name].scatter(values, outs[index], at)
+                begin += len(values)
+        return received
+
+    def keep(self, received: Sequence[Sequence[Array]]) -> None:
+        """Store the rows that stay in memory. `received` is the result of `write`."""
+        if self.kept is not None:
+            for index, arrays in enumerate(received):
+                self.kept.store(index, arrays)
 
 
 class MissingRows(NamedTuple):
@@ -214,7 +249,9 @@ def write_rows(fetches: Sequence[tuple[RowFetch, Sequence[Array]]]) -> Waiting[N
         ProtocolError: an owner sent a malformed reply.
         Exception: the error of a row store.
     """
-    for ticket, write in in_flight(fetches):
+    pending = deque(in_flight(fetches))
+    while pending:  # memory of a reply is used again once it is written
+        ticket, write = pending.popleft()
         if not ticket.done:
             yield [ticket]
         write()
@@ -230,9 +267,79 @@ def in_flight(fetches: Sequence[tuple[RowFetch, Sequence[Array]]]) -> list[Pendi
                 read.write(outs)
             else:
                 reads.append((read.ticket, partial(read.write, outs)))
-        for rows in fetch.local:
-            rows.write(outs)
-        requests += [(r.ticket, partial(r.write, outs)) for r in fetch.remote]
-        if fetch.remote and fetch.repeats is not None:
-            requests.append((fetch.remote[-1].ticket, partial(fetch.copy_repeats, outs)))
+        writes = _writes(fetch, outs)
+        if writes and fetch.repeats is not None:
+            writes.append((writes[-1][0], partial(fetch.copy_repeats, outs)))
+        requests += writes
     return requests + reads
+
+
+def _writes(fetch: RowFetch, outs: Sequence[Array]) -> list[Pending]:
+    """Write the local rows of a batch in one table, and return its replies, in flight."""
+    requests, fetch.remote = fetch.remote, []
+    columns = _orderable(fetch, requests, outs)
+    for rows in fetch.local:
+        rows.write(outs, without=columns)
+    if columns:
+        return _InOrder(fetch, outs, columns).writes(requests)
+    return [(r.ticket, partial(_write_reply, r, outs)) for r in requests]
+
+
+def _write_reply(request: RowRequest, outs: Sequence[Array]) -> None:
+    request.keep(request.write(outs))
+
+
+def _orderable(fetch: RowFetch, requests: Sequence[RowRequest], outs: Sequence[Array]) -> list[int]:
+    """Return the indices of the attributes that one pass over the batch can write."""
+    if len(fetch.local) + len(requests) < 2 or fetch.repeats is not None:
+        return []
+    encoded = [attr.codec is not None for r in requests[:1] for attr in r.attributes.values()]
+    return [
+        index
+        for index, out in enumerate(outs)
+        if is_orderable(out, [rows.tables[index] for rows in fetch.local])
+        and not (encoded and encoded[index])
+    ]
+
+
+class _InOrder:
+    """Writer of the attributes with the indices `columns` in one pass over the batch."""
+
+    def __init__(self, fetch: RowFetch, outs: Sequence[Array], columns: Sequence[int]) -> None:
+        self._outs, self._columns = outs, columns
+        local: list[Source] = []
+        for rows in fetch.local:
+            assert rows.positions is not None  # else it is the only source
+            stores = [rows.tables[index] for index in columns]
+            arrays = [store.array for store in stores if isinstance(store, Feature)]
+            local.append((arrays, rows.rows, rows.positions))
+        self._pass = OrderedPass([outs[index] for index in columns], local)
+        # Local rows are read until the pass ends: only then may rows of replies take their memory.
+        self._to_keep: list[tuple[RowRequest, list[list[Array]]]] = []
+
+    def writes(self, requests: Sequence[RowRequest]) -> list[Pending]:
+        """Write the first local rows, and return the replies, in flight, in their order."""
+        in_order = sorted(requests, key=_first_position)
+        # With the first k replies, all rows before the first one of the next reply are here.
+        ends = [*map(_first_position, in_order), len(self._outs[0])]
+        self._pass.write(ends[0])
+        return [
+            (request.ticket, partial(self._write, request, end))
+            for request, end in zip(in_order, ends[1:], strict=True)
+        ]
+
+    def _write(self, request: RowRequest, end: int) -> None:
+        assert request.positions is not None
+        received = request.write(self._outs, without=self._columns)
+        self._pass.take([received[index] for index in self._columns], request.positions)
+        self._pass.write(end)
+        if request.kept is not None:
+            self._to_keep.append((request, received))
+        if end == len(self._outs[0]):
+            for kept, arrays in self._to_keep:
+                kept.keep(arrays)
+
+
+def _first_position(request: RowRequest) -> int:
+    assert request.positions is not None
+    return int(request.positions[0])
