@@ -183,6 +183,15 @@ def test_places_that_cannot_be_written(fails, monkeypatch):
         assert "cannot write 'closed/a/out': there is no permission to write in '" in message
 
 
+def test_propagation_of_what_there_is_not(fails):
+    assert "no partition folder" in fails("propagate nowhere --attr x --out y")
+    assert main(["partition", "ring", "parts", "--num-parts", "2", "--quiet"]) == 0
+    message = fails("propagate parts --attr z --out y")
+    assert "node type 'node' has no attribute 'z'" in message
+    message = fails("propagate parts --attr x --out y --memory 10")
+    assert message.endswith("raise memory (--memory)")
+
+
 @pytest.mark.parametrize("overwrite", ["", "--overwrite"])
 def test_a_folder_of_something_else_is_not_offered_to_be_replaced(fails, overwrite):
     Path("home").mkdir()

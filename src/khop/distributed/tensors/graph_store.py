@@ -34,6 +34,7 @@ from khop.distributed.tensors.tensor_requests import (
     TensorSpec,
     stored_numbers,
 )
+from khop.storage.aggregation import Aggregation
 from khop.typing import Array, ArrayLike, EdgeType, NodeType, RowInit
 
 _Batch = TypeVar("_Batch", Data, HeteroData)
@@ -252,6 +253,7 @@ class GraphStore:
         weight: str | None = None,
         norm: Literal["sym", "row"] | None = None,
         edge_type: EdgeType | None = None,
+        self_loops: bool = False,
         hops: int = 1,
         apply: Callable[[Tensor, Tensor], Tensor] | None = None,
     ) -> int:
@@ -269,6 +271,7 @@ class GraphStore:
             norm: 'row' divides by the sum of the node's weights. 'sym' divides by the square roots
                 of the sums of both ends, as GCN does.
             edge_type: the edge type. If None, the only one.
+            self_loops: add an edge of weight 1 to each node that has none to itself.
             hops: number of times. With more than one, both ends have one node type.
             apply: function of reduced rows, [n, *shape of `source`], and the nodes' rows of
                 `source`, or of `out` if types differ. It returns rows of `out`, on the CPU.
@@ -284,7 +287,8 @@ class GraphStore:
         Method: SGC (https://arxiv.org/abs/1902.07153), SIGN (https://arxiv.org/abs/2004.11198).
         """
         names = [t.name for t in self._meta.edge_types]
-        call = Hops(names.index(_only(names, edge_type, "edge_type")), reduce, weight, norm, apply)
+        index = names.index(_only(names, edge_type, "edge_type"))
+        call = Hops(Aggregation(index, reduce, weight, norm, self_loops), apply)
         first, last = self[source], self[out]
         call.check(self._meta, first, last, hops)
         group: Any = last.group
