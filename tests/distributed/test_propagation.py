@@ -6,6 +6,7 @@ from torch_geometric.data import Data, HeteroData
 from torch_geometric.nn import GCNConv, MessagePassing, SGConv
 
 from khop.distributed import DistDataset, GraphStore, shutdown_worker_group
+from khop.distributed.tensors.store_client import StoreClient
 from khop.errors import RendezvousError
 from khop.partition import RandomPartitioner
 from khop.storage import aggregation
@@ -86,6 +87,23 @@ def test_self_loops_are_pygs(store, weight):
     conv.lin.weight.data = torch.eye(5)
     expected = conv(data.x, data.edge_index, weight and data.edge_attr)
     torch.testing.assert_close(store["x"].pull(), expected.detach())
+
+
+@pytest.mark.parametrize("memory", [[], [1]])
+def test_rows_of_other_hosts_are_requested(store, monkeypatch, memory):
+    """With the same bits. The rows of no part, or of part 1 alone, are in memory of this host."""
+    bits, read = [], StoreClient.shared_rows
+
+    def in_memory(*call):
+        return {part: rows for part, rows in read(*call).items() if part in memory}
+
+    for is_shared in (True, False):
+        for name in ("x", "y"):
+            store.create_node_tensor(f"{name}{is_shared}", shape=(5,), init=graph().x)
+        store.update_all(f"x{is_shared}", f"y{is_shared}", norm="sym", weight="edge_attr", hops=2)
+        bits.append(store[f"y{is_shared}"].pull())
+        monkeypatch.setattr(StoreClient, "shared_rows", in_memory)
+    assert torch.equal(*bits)
 
 
 def test_row_norm_and_apply(store):

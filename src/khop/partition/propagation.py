@@ -342,8 +342,8 @@ class _Run:
             with _damage_of(self.folder):
                 block = self.rule.block(edges, begin, end)
                 rows = slice(edges.low + begin, edges.low + end)
-                near_and_far = None if roots is None else (roots[rows], roots)
-                self.rule.reduce_rows(block, block.neighbors, values, out[rows], near_and_far)
+                near_far = None if roots is None else (roots[rows], roots[block.neighbors])
+                self.rule.reduce_rows(block, block.neighbors, [values], out[rows], near_far)
 
         for _ in workspace.resources.in_order(reduce_block, list(self._blocks(workspace))):
             pass

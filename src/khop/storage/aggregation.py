@@ -6,7 +6,7 @@ reduces a block. Used by trainers and by `khop propagate`. Imports no torch.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -157,7 +157,7 @@ class Aggregation:
         self,
         block: Block,
         neighbors: IntArray,
-        values: Array,
+        values: Sequence[Array],
         out: Array,
         roots: tuple[Array, Array] | None = None,
     ) -> None:
@@ -166,10 +166,10 @@ class Aggregation:
         Args:
             block: the nodes.
             neighbors: [m] row of `values` of each entry's neighbour.
-            values: [num_values, width] float32.
+            values: parts of a table, one after the other: arrays of [num_rows, width] float32.
             out: [n, width] float32. Rows without entries get zeros.
-            roots: for 'sym', `inverse_root` of the degrees of the nodes [n], and of the nodes that
-                `values` has rows of [num_values].
+            roots: for 'sym', `inverse_root` of the degrees of the nodes [n], and of the neighbours
+                of all entries [m].
 
         Raises:
             IndexError, ValueError: the edges are damaged.
@@ -177,7 +177,7 @@ class Aggregation:
         weights = block.weights
         if roots is not None:
             near, far = roots
-            scale = far[neighbors] * np.repeat(near, np.diff(block.first))
+            scale = far * np.repeat(near, np.diff(block.first))
             weights = scale if weights is None else weights * scale
         reduce = "sum" if self.reduce == "mean" else self.reduce
         _native.aggregate(block.first, neighbors, weights, values, reduce, out)

@@ -294,8 +294,8 @@ class GraphStore:
         group: Any = last.group
         temporary: list[GraphTensor] = []
         if norm == "sym":
-            temporary.append(self.create_node_tensor(f"{out}/degree", group))
-            call = call._replace(degrees=temporary[0])
+            temporary.append(self.create_node_tensor(f"{out}/root", group))
+            call = call._replace(roots=temporary[0])
         other = last
         if hops > 1 or first is last:
             temporary.append(other := self.create_node_tensor(f"{out}/hop", group, last.spec.shape))

@@ -32,12 +32,12 @@ class Hops(NamedTuple):
     Attributes:
         rule: the aggregation.
         apply: function of the reduced rows and the nodes' own rows, or None.
-        degrees: tensor of each node's sum of weights, for 'sym'.
+        roots: tensor of each node's `inverse_root`, for 'sym'.
     """
 
     rule: Aggregation
     apply: Callable[[Tensor, Tensor], Tensor] | None
-    degrees: GraphTensor | None = None
+    roots: GraphTensor | None = None
 
     def check(self, meta: FolderMeta, source: GraphTensor, out: GraphTensor, num_hops: int) -> None:
         """Raise an error unless tensors and arguments fit one another."""
@@ -78,8 +78,8 @@ def actions(
         other: a further tensor like `out`, for several hops, or if `source` is `out`.
         num_hops: number of hops.
     """
-    if hops.degrees is not None:
-        yield partial(write_degrees, client, hops)
+    if hops.roots is not None:
+        yield partial(write_roots, client, hops)
     is_direct = source is not out or num_hops % 2 == 0
     for left in reversed(range(num_hops)):
         written = out if (left % 2 == 0) == is_direct else other
@@ -89,11 +89,11 @@ def actions(
         yield partial(copy_rows, client, source, out)
 
 
-def write_degrees(client: StoreClient, hops: Hops) -> None:
-    """Write the sum of weights of each row of this trainer's partitions."""
-    assert hops.degrees is not None
+def write_roots(client: StoreClient, hops: Hops) -> None:
+    """Write 1 / sqrt(sum of weights) of each row of this trainer's partitions."""
+    assert hops.roots is not None
     for block in _blocks(client, hops):
-        hops.degrees.write_at(block.positions, block.sums()).wait()
+        hops.roots.write_at(block.positions, inverse_root(block.sums())).wait()
 
 
 def copy_rows(client: StoreClient, source: GraphTensor, out: GraphTensor) -> None:
@@ -137,19 +137,20 @@ def run_hop(
 
 def _reduced(hops: Hops, source: GraphTensor, block: Block) -> Array:
     """Return the reduced rows of a block: [n, *shape of a row of `source`] float32."""
-    numbers = _native.NodeNumbers(len(source))
-    local = numbers.number(block.neighbors.astype(np.int64, copy=False))
-    positions = numbers.ids()
+    neighbors, values = block.neighbors.astype(np.int64, copy=False), source.shared_parts()
+    positions = neighbors
+    if not values:
+        numbers = _native.NodeNumbers(len(source))
+        neighbors, positions = numbers.number(neighbors), numbers.ids()
+        values = [source.read_at(positions)]
     roots = None
-    if hops.degrees is not None:
-        degrees = hops.degrees
-        roots = (
-            inverse_root(degrees.read_at(block.positions)),
-            inverse_root(degrees.read_at(positions)),
-        )
+    if hops.roots is not None:
+        far = hops.roots.read_at(positions)
+        far = far if positions is neighbors else far[neighbors]
+        roots = hops.roots.read_at(block.positions), far
     out = np.empty((len(block.positions), math.prod(source.spec.shape)), np.float32)
-    values = source.read_at(positions).reshape(len(positions), out.shape[1])
-    hops.rule.reduce_rows(block, local, values, out, roots)
+    tables = [rows.reshape(len(rows), out.shape[1]) for rows in values]
+    hops.rule.reduce_rows(block, neighbors, tables, out, roots)
     return out.reshape(len(out), *source.spec.shape)
 
 
