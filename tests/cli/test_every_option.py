@@ -68,7 +68,7 @@ RUNS = [
     "--clusters 5",
     "propagate ring_parts --attr x --out a --hops 2 --norm sym --self-loops --every-hop --debug",
     "propagate ring_parts --attr x --out b --norm row --weight edge_weight --memory 1MB --tmp . "
-    "--jobs 2 --json",
+    "--jobs 2 --clean --json",
     *(
         f"propagate ring_parts --attr x --out {reduce} --reduce {reduce} --quiet "
         "--edge-type 'node to node'"

@@ -198,6 +198,13 @@ def test_a_run_that_is_killed_goes_on(root, monkeypatch):
     assert verify_folder(root) == [] and left_overs(root) == []
 
 
+@pytest.mark.process
+def test_a_clean_run_begins_anew(root):
+    assert ended(root, "columns", 1)
+    propagate(root, "x", "y", clean=True)
+    assert left_overs(root) == []
+
+
 def values_after(hops):
     data = graph()
     rows = data.x

@@ -61,6 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     large.value("--tmp", "DIR", "folder of intermediate files (default: that of FOLDER)")
     large.value("--jobs", "J", "threads (default: one for each core, at most 8)", int)
+    large.flag("--clean", "first remove what ended runs for FOLDER left")
     done = Arguments(parser, "what is printed")
     done.flag("--quiet", "no progress bar, no summary")
     done.flag("--json", "print the summary as JSON")
@@ -86,6 +87,7 @@ def run(arguments: argparse.Namespace) -> int:
             memory=arguments.memory,
             tmp=arguments.tmp,
             jobs=arguments.jobs,
+            clean=arguments.clean,
             progress=progress,
         )
     if arguments.json:
@@ -102,4 +104,4 @@ def advice_when_ended(arguments: argparse.Namespace) -> str:
     tmp = None if arguments.tmp is None else Path(arguments.tmp)
     if not left_overs(Path(arguments.folder), tmp):
         return "nothing is left of it"
-    return "the same command goes on where this one was"
+    return "the same command goes on where this one was; with --clean it removes that, and begins"

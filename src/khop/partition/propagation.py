@@ -11,6 +11,7 @@ from __future__ import annotations
 import itertools
 import math
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -26,6 +27,7 @@ from khop.data.files import release_pages
 from khop.data.hot_rows import parse_bytes
 from khop.errors import FolderError
 from khop.log import shown
+from khop.partition.out_of_core.effort import left_overs
 from khop.partition.out_of_core.resources import Resources
 from khop.partition.out_of_core.stage import ANEW, FileColumn
 from khop.partition.out_of_core.workspace import DiskWorkspace, run_name
@@ -71,6 +73,7 @@ def propagate(
     memory: str | int | None = None,
     tmp: str | os.PathLike[str] | None = None,
     jobs: int | None = None,
+    clean: bool = False,
     progress: Progress | None = None,
 ) -> FolderSummary:
     """Add a node attribute to a folder: an attribute of each node's neighbours, hop by hop.
@@ -98,6 +101,7 @@ def propagate(
         memory: bytes to use, such as '8GB'. If None, half of the machine's memory.
         tmp: folder of the stage files. If None, the folder's parent.
         jobs: threads. If None, one per core, at most 8.
+        clean: first remove what interrupted runs left beside the folder and in `tmp`.
         progress: called as progress(step, done, total).
 
     Returns:
@@ -137,6 +141,9 @@ def propagate(
                 f"'{root}' is on another disk than '{root.parent}', where new files are written "
                 "first: put the folder into a folder of its disk"
             )
+        if clean:
+            for left in left_overs(root, None if tmp is None else Path(tmp)):
+                shutil.rmtree(left)
         name = run_name([str(root), opened.fingerprint, attr, names, hops, asdict(rule), groups])
         stage = Path(tmp or root.parent).absolute() / f".khop-{root.name}-{name}.stage"
         workspace = DiskWorkspace(resources, stage, name, root)

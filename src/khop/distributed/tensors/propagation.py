@@ -25,6 +25,8 @@ from khop.storage.aggregation import Aggregation, Block, RowEdges, inverse_root
 from khop.storage.folder import FolderMeta
 from khop.typing import Array
 
+_FETCHED_BYTES = 256 << 20  # of neighbours' rows that are requested for a block
+
 
 class Hops(NamedTuple):
     """Arguments of `GraphStore.update_all`.
@@ -92,7 +94,7 @@ def actions(
 def write_roots(client: StoreClient, hops: Hops) -> None:
     """Write 1 / sqrt(sum of weights) of each row of this trainer's partitions."""
     assert hops.roots is not None
-    for block in _blocks(client, hops):
+    for block in _blocks(client, hops, aggregation.EDGES_AT_ONCE):
         hops.roots.write_at(block.positions, inverse_root(block.sums())).wait()
 
 
@@ -122,7 +124,12 @@ def run_hop(
         ValueError: `apply` returns something else than rows of `out`.
     """
     own = source if source.group == out.group else last
-    for block in _blocks(client, hops):
+    edges_at_once = aggregation.EDGES_AT_ONCE
+    if not source.shared_parts():
+        edges_at_once = min(
+            edges_at_once, max(_FETCHED_BYTES // max(source.spec.rows.nbytes, 1), 1)
+        )
+    for block in _blocks(client, hops, edges_at_once):
         rows = _reduced(hops, source, block)
         if hops.apply is not None:
             before = to_tensor(own.read_at(block.positions), own.spec.dtype)
@@ -154,7 +161,7 @@ def _reduced(hops: Hops, source: GraphTensor, block: Block) -> Array:
     return out.reshape(len(out), *source.spec.shape)
 
 
-def _blocks(client: StoreClient, hops: Hops) -> Iterator[Block]:
+def _blocks(client: StoreClient, hops: Hops, edges_at_once: int) -> Iterator[Block]:
     """Yield the rows of this trainer's partitions, some edges at a time."""
     rule = hops.rule
     for index in client.own_parts:
@@ -162,5 +169,5 @@ def _blocks(client: StoreClient, hops: Hops) -> Iterator[Block]:
         low = part.meta.row_type(rule.described(part.meta)).bounds[index]
         weights = None if rule.weight is None else part.edge_feature(rule.edge_type, rule.weight)
         edges = RowEdges(low, *part.rows(rule.edge_type), weights)
-        for begin, end in edges.spans(aggregation.EDGES_AT_ONCE, aggregation.ROWS_AT_ONCE):
+        for begin, end in edges.spans(edges_at_once, aggregation.ROWS_AT_ONCE):
             yield rule.block(edges, begin, end)
