@@ -20,10 +20,8 @@ from pathlib import Path
 import numpy as np
 
 from khop.cores import memory_limit
-from khop.data import RowFormat, RowStore
 from khop.data.arrays import checksum
 from khop.data.encoding import as_float32
-from khop.data.files import release_pages
 from khop.data.hot_rows import parse_bytes
 from khop.errors import FolderError
 from khop.log import shown
@@ -33,6 +31,7 @@ from khop.partition.out_of_core.stage import ANEW, FileColumn
 from khop.partition.out_of_core.workspace import DiskWorkspace, run_name
 from khop.partition.source import no_progress
 from khop.partition.summary import FolderSummary
+from khop.partition.writing.column_groups import ColumnGroups
 from khop.partition.writing.nodes import save_rows
 from khop.storage import aggregation
 from khop.storage.aggregation import Aggregation, RowEdges, inverse_root
@@ -254,7 +253,7 @@ class _Run:
             FileColumn(workspace.folder, f"{i}.stage", np.dtype(np.float32), (), entries)
             for i in range(len(self.names))
         ]
-        stored = [_Columns(column, groups, count, self._shape) for column in columns]
+        stored = [ColumnGroups(column, groups, count, self._shape) for column in columns]
         for done, group in enumerate(groups):
             progress("columns", done, len(groups))
             self._compute(workspace, columns, stored, group)
@@ -282,7 +281,7 @@ class _Run:
         self,
         workspace: DiskWorkspace,
         columns: list[FileColumn],
-        stored: list[_Columns],
+        stored: list[ColumnGroups],
         group: tuple[int, int],
     ) -> None:
         """Write a group of columns of each new attribute to its stage file, unless they are there.
@@ -375,37 +374,6 @@ class _Run:
             rows_at_once = min(edges_at_once, aggregation.ROWS_AT_ONCE)
             for begin, end in edges.spans(edges_at_once, rows_at_once):
                 yield edges, begin, end
-
-
-class _Columns(RowStore):
-    """Rows of a new attribute, whose stage file has them by groups of columns."""
-
-    def __init__(
-        self,
-        column: FileColumn,
-        groups: list[tuple[int, int]],
-        num_rows: int,
-        shape: tuple[int, ...],
-    ) -> None:
-        self.num_rows, self.stored = num_rows, RowFormat("float32", shape)
-        self._groups = groups
-        self._values: Array = np.empty(0, np.float32)
-        if num_rows * math.prod(shape):
-            self._values = np.memmap(column.path, np.float32, "r")
-
-    def of_group(self, group: tuple[int, int]) -> Array:
-        """Return the rows of a group of columns: [num_rows, n] float32."""
-        first, last = group
-        values = self._values[first * self.num_rows : last * self.num_rows]
-        return values.reshape(self.num_rows, last - first)
-
-    def read(self, ids: Int64Array, out: Array) -> None:
-        flat = out.reshape(len(ids), math.prod(self.row_shape))
-        for first, last in self._groups:
-            flat[:, first:last] = self.of_group((first, last))[ids]
-
-    def release(self) -> None:
-        release_pages(self._values)
 
 
 @contextmanager

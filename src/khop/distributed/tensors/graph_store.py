@@ -268,8 +268,7 @@ class GraphStore:
             out: name of a float32 tensor of the nodes, whose rows are set. It may be `source`.
             reduce: 'sum', 'mean', 'min' or 'max' of weight * row. A node without neighbours gets 0.
             weight: name of an edge attribute. If None, all weights are 1.
-            norm: 'row' divides by the sum of the node's weights. 'sym' divides by the square roots
-                of the sums of both ends, as GCN does.
+            norm: 'row' divides by the node's sum of weights, 'sym' by the roots of both ends' sums.
             edge_type: the edge type. If None, the only one.
             self_loops: add an edge of weight 1 to each node that has none to itself.
             hops: number of times. With more than one, both ends have one node type.
@@ -280,8 +279,7 @@ class GraphStore:
             The number of completed steps.
 
         Raises:
-            KeyError: no such tensor, edge type or edge attribute.
-            ValueError, TypeError: tensors or arguments that do not fit one another.
+            KeyError, ValueError, TypeError: no such name, or arguments that do not fit.
             RendezvousError: another trainer has failed or ended.
 
         Method: SGC (https://arxiv.org/abs/1902.07153), SIGN (https://arxiv.org/abs/2004.11198).
@@ -292,11 +290,10 @@ class GraphStore:
         first, last = self[source], self[out]
         call.check(self._meta, first, last, hops)
         group: Any = last.group
-        temporary: list[GraphTensor] = []
+        temporary, other = list[GraphTensor](), last
         if norm == "sym":
             temporary.append(self.create_node_tensor(f"{out}/root", group))
             call = call._replace(roots=temporary[0])
-        other = last
         if hops > 1 or first is last:
             temporary.append(other := self.create_node_tensor(f"{out}/hop", group, last.spec.shape))
         for action in actions(self._client, call, first, last, other, hops):
