@@ -314,7 +314,7 @@ def aggregate(
     first: Int64Array,
     neighbors: IntArray,
     weights: Array | None,
-    values: Array,
+    values: Sequence[Array],
     reduce: str,
     out: Array,
 ) -> None: ...

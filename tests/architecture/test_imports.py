@@ -31,7 +31,7 @@ ORDER = [
     *("partition.summary", "partition.source", "partition.batches", "partition.draws"),
     *("partition.out_of_core", "partition.writing", "partition.options", "partition.base"),
     *("partition.methods", "partition.cut", "partition.formats", "partition.report"),
-    "partition.recut",
+    *("partition.recut", "partition.propagation"),
     *("metrics", "stats", "plot", "loader.inputs", "loader.arguments", "loader.iteration"),
     *("loader.batches", "loader.walk_windows", "loader.base", "loader.selection"),
     *("loader.neighbor_loader", "loader.link_neighbor_loader", "loader.induced"),

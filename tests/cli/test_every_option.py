@@ -66,6 +66,14 @@ RUNS = [
     "--passes 2 --order degree --overwrite --time-attr edge_time",
     "repartition parts {out} --num-parts 2 --assignment owners --order cluster --cluster-ids "
     "--clusters 5",
+    "propagate ring_parts --attr x --out a --hops 2 --norm sym --self-loops --every-hop --debug",
+    "propagate ring_parts --attr x --out b --norm row --weight edge_weight --memory 1MB --tmp . "
+    "--jobs 2 --clean --json",
+    *(
+        f"propagate ring_parts --attr x --out {reduce} --reduce {reduce} --quiet "
+        "--edge-type 'node to node'"
+        for reduce in ("sum", "mean", "min", "max")
+    ),
     "convert parts {out} --to distdgl --graph-name ring --debug",
     "convert parts {out} --quiet",
     "convert parts {out} --feature-dtype edge_weight=float8 --deliver float32 --quiet",
@@ -218,6 +226,8 @@ def root(tmp_path_factory):
         ring = Data(edge_index=torch.from_numpy(edges), num_nodes=40)
         ring.edge_weight, ring.edge_time = torch.ones(40), torch.arange(40)
         khop.partition_graph(ring, root / name, 2)
+    ring.x = torch.ones(40, 2)
+    khop.partition_graph(ring, root / "ring_parts", 2)
     to_distdgl(root / "parts", root / "dgl", graph_name="ring")
     earlier_folders(root / "versions")
     for options in ([], ["--add", "gone"]):

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from khop.cli.main import COMMANDS, main, parser_of_all
-from khop.partition import PartitionFolder, RandomPartitioner
+from khop.partition import PartitionFolder, RandomPartitioner, propagation
 
 IDS = np.arange(10)
 
@@ -183,6 +183,15 @@ def test_places_that_cannot_be_written(fails, monkeypatch):
         assert "cannot write 'closed/a/out': there is no permission to write in '" in message
 
 
+def test_propagation_of_what_there_is_not(fails):
+    assert "no partition folder" in fails("propagate nowhere --attr x --out y")
+    assert main(["partition", "ring", "parts", "--num-parts", "2", "--quiet"]) == 0
+    message = fails("propagate parts --attr z --out y")
+    assert "node type 'node' has no attribute 'z'" in message
+    message = fails("propagate parts --attr x --out y --memory 10")
+    assert message.endswith("raise memory (--memory)")
+
+
 @pytest.mark.parametrize("overwrite", ["", "--overwrite"])
 def test_a_folder_of_something_else_is_not_offered_to_be_replaced(fails, overwrite):
     Path("home").mkdir()
@@ -229,6 +238,21 @@ def test_a_run_that_is_ended_says_how_it_goes_on(capsys, monkeypatch, number, co
     assert main(bounded) == 0
     assert PartitionFolder("b").num_parts == 2
     assert names() == ["b", "ring"]
+
+
+def test_propagation_that_is_terminated_goes_on(capsys, monkeypatch):
+    assert main(["partition", "ring", "parts", "--num-parts", "2", "--quiet"]) == 0
+    command = ["propagate", "parts", "--attr", "x", "--out", "y", "--quiet"]
+    with monkeypatch.context() as patch:
+        reads = lambda *_: signal.raise_signal(signal.SIGTERM)  # noqa: E731
+        patch.setattr(propagation._Run, "_read", reads)
+        assert main(command) == 143
+    told = capsys.readouterr().err
+    assert told.startswith("khop propagate: terminated: the same command goes on where this one")
+    assert len(names()) == 4
+    assert main([*command, "--clean"]) == 0
+    assert list(PartitionFolder("parts").meta.node_types[0].attrs) == ["x", "y"]
+    assert names() == ["parts", "ring"]
 
 
 def test_descriptions_keep_their_capitals():

@@ -6,9 +6,10 @@ from torch_geometric.data import Data, HeteroData
 from torch_geometric.nn import GCNConv, MessagePassing, SGConv
 
 from khop.distributed import DistDataset, GraphStore, shutdown_worker_group
-from khop.distributed.tensors import propagation
+from khop.distributed.tensors.store_client import StoreClient
 from khop.errors import RendezvousError
 from khop.partition import RandomPartitioner
+from khop.storage import aggregation
 from support.cluster import jobs, store_jobs
 
 
@@ -30,8 +31,8 @@ def root(tmp_path_factory):
 
 @pytest.fixture(params=[1, 3])
 def store(request, root, monkeypatch):
-    monkeypatch.setattr(propagation, "_EDGES_AT_ONCE", 37)
-    monkeypatch.setattr(propagation, "_ROWS_AT_ONCE", 11)
+    monkeypatch.setattr(aggregation, "EDGES_AT_ONCE", 37)
+    monkeypatch.setattr(aggregation, "ROWS_AT_ONCE", 11)
     dataset = DistDataset().load(root(request.param), 0, also_serve=range(1, request.param))
     with GraphStore(dataset) as store:
         yield store
@@ -73,6 +74,36 @@ def test_hops_with_symmetric_norm_are_sgc(store, hops, in_place):
     conv.lin.weight.data = torch.eye(5)
     expected = conv(data.x, data.edge_index, data.edge_attr)
     torch.testing.assert_close(tensor.pull(), expected.detach())
+
+
+@pytest.mark.parametrize("weight", [None, "edge_attr"])
+def test_self_loops_are_pygs(store, weight):
+    """Nodes that have an edge to themselves keep it, others get one of weight 1."""
+    data = graph()
+    assert (data.edge_index[0] == data.edge_index[1]).any()
+    store.create_node_tensor("x", shape=(5,), init=data.x)
+    store.update_all("x", "x", norm="sym", weight=weight, self_loops=True, hops=2)
+    conv = SGConv(5, 5, K=2, bias=False)
+    conv.lin.weight.data = torch.eye(5)
+    expected = conv(data.x, data.edge_index, weight and data.edge_attr)
+    torch.testing.assert_close(store["x"].pull(), expected.detach())
+
+
+@pytest.mark.parametrize("memory", [[], [1]])
+def test_rows_of_other_hosts_are_requested(store, monkeypatch, memory):
+    """With the same bits. The rows of no part, or of part 1 alone, are in memory of this host."""
+    bits, read = [], StoreClient.shared_rows
+
+    def in_memory(*call):
+        return {part: rows for part, rows in read(*call).items() if part in memory}
+
+    for is_shared in (True, False):
+        for name in ("x", "y"):
+            store.create_node_tensor(f"{name}{is_shared}", shape=(5,), init=graph().x)
+        store.update_all(f"x{is_shared}", f"y{is_shared}", norm="sym", weight="edge_attr", hops=2)
+        bits.append(store[f"y{is_shared}"].pull())
+        monkeypatch.setattr(StoreClient, "shared_rows", in_memory)
+    assert torch.equal(*bits)
 
 
 def test_row_norm_and_apply(store):

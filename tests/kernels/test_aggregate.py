@@ -22,7 +22,8 @@ def test_rows_are_reduced(seed, reduce, is_weighted, is_wide):
     weights = rng.standard_normal(first[-1]).astype(np.float32) if is_weighted else None
     values = rng.standard_normal((7, width)).astype(np.float32)
     out = np.full((len(counts), width), np.nan, np.float32)
-    _native.aggregate(first, neighbors, weights, values, reduce, out)
+    parts = np.split(values, np.sort(rng.integers(0, 8, rng.integers(0, 4))))
+    _native.aggregate(first, neighbors, weights, parts, reduce, out)
     ones = np.ones(first[-1], np.float32) if weights is None else weights
     if reduce == "sum":
         matrix = scipy.sparse.csr_array((ones, neighbors, first), shape=(len(counts), 7))
@@ -38,7 +39,7 @@ def test_nan_stays():
     values = np.array([[1.0], [np.nan], [2.0]], np.float32)
     out = np.zeros((1, 1), np.float32)
     for reduce in ("sum", "min", "max"):
-        _native.aggregate(np.array([0, 3]), np.array([0, 1, 2]), None, values, reduce, out)
+        _native.aggregate(np.array([0, 3]), np.array([0, 1, 2]), None, [values], reduce, out)
         assert np.isnan(out).all()
 
 
@@ -53,7 +54,13 @@ def test_nan_stays():
         ({"first": np.empty(0, np.int64)}, ValueError, "must ascend"),
         ({"weights": np.ones(1, np.float32)}, ValueError, "weights"),
         ({"out": np.zeros((2, 2), np.float32)}, ValueError, "out"),
-        ({"out": np.zeros((1, 3), np.float32)}, ValueError, "out"),
+        ({"out": np.zeros((1, 3), np.float32)}, ValueError, "rows of values"),
+        ({"values": []}, ValueError, "a part"),
+        (
+            {"values": [np.ones((3, 2), np.float32), np.ones((3, 1), np.float32)]},
+            ValueError,
+            "rows",
+        ),
         ({"reduce": "mean"}, ValueError, "'sum', 'min' or 'max'"),
     ],
 )
@@ -62,7 +69,7 @@ def test_arguments_that_do_not_fit_write_nothing(change, error, text):
         "first": np.array([0, 2]),
         "neighbors": np.array([0, 1]),
         "weights": None,
-        "values": np.ones((3, 2), np.float32),
+        "values": [np.ones((1, 2), np.float32), np.ones((2, 2), np.float32)],
         "reduce": "sum",
         "out": np.zeros((1, 2), np.float32),
     } | change

@@ -1,9 +1,11 @@
 #include "khop/cpu/aggregate.hpp"
 
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
 
 #include <algorithm>
 #include <string>
+#include <vector>
 
 #include "khop/bindings/checks.hpp"
 #include "khop/bindings/module.hpp"
@@ -22,7 +24,7 @@ cpu::Aggregate aggregate_of(const std::string& name) {
 }
 
 void aggregate(const In<int64_t>& first, const InArray& neighbors,
-               const std::optional<In<float>>& weights, const Floats& values,
+               const std::optional<In<float>>& weights, const std::vector<Floats>& parts,
                const std::string& reduce, const OutFloats& out) {
   const cpu::Aggregate how = aggregate_of(reduce);
   const auto num_rows = static_cast<int64_t>(first.shape(0)) - 1;
@@ -32,8 +34,15 @@ void aggregate(const In<int64_t>& first, const InArray& neighbors,
   if (!ascends) throw nb::value_error("first must ascend from 0 to the number of neighbors");
   if (weights) check_length(static_cast<int64_t>(weights->shape(0)), count, "weights");
   check_length(static_cast<int64_t>(out.shape(0)), num_rows, "out");
-  check_length(static_cast<int64_t>(out.shape(1)), static_cast<int64_t>(values.shape(1)), "out");
-  const auto num_values = static_cast<int64_t>(values.shape(0));
+  if (parts.empty()) throw nb::value_error("there must be a part");
+  const auto width = static_cast<int64_t>(out.shape(1));
+  cpu::PartTables table{{}, {0}, width * int64_t{sizeof(float)}};
+  for (const Floats& part : parts) {
+    check_length(static_cast<int64_t>(part.shape(1)), width, "rows of values");
+    table.parts.push_back(reinterpret_cast<const char*>(part.data()));
+    table.firsts.push_back(table.firsts.back() + static_cast<int64_t>(part.shape(0)));
+  }
+  const int64_t num_values = table.firsts.back();
   visit_ints(neighbors, "neighbors", [&](auto* ids) {
     for (int64_t i = 0; i < count; ++i) {
       if (static_cast<uint64_t>(ids[i]) >= static_cast<uint64_t>(num_values)) {
@@ -42,12 +51,11 @@ void aggregate(const In<int64_t>& first, const InArray& neighbors,
                                   .c_str());
       }
     }
-    const auto width = static_cast<int64_t>(values.shape(1));
     const ReleaseGil release(count * width * int64_t{sizeof(float)});
     using Index = std::remove_const_t<std::remove_pointer_t<decltype(ids)>>;
     cpu::aggregate_rows(
         cpu::WeightedRows<Index>{first.data(), num_rows, ids, weights ? weights->data() : nullptr},
-        values.data(), width, how, out.data());
+        table, how, out.data());
     return 0;
   });
 }
@@ -59,13 +67,13 @@ void bind_aggregate(nb::module_& m) {
       "aggregate", &aggregate, nb::arg("first").noconvert(), nb::arg("neighbors").noconvert(),
       nb::arg("weights").none().noconvert(), nb::arg("values").noconvert(), nb::arg("reduce"),
       nb::arg("out").noconvert(),
-      R"(out[i] = the sum of weights[e] * values[neighbors[e]] for e from first[i] to first[i + 1].
+      R"(out[i] = the sum of weights[e] * row neighbors[e] of values for e from first[i] to first[i + 1].
 
 Args:
     first: [n + 1] int64, the first entry of each row.
     neighbors: [m] int32 or int64 rows of values.
     weights: [m] float32; None: all are 1.
-    values: [num_values, width] float32.
+    values: parts of a table, one after the other: arrays of [num_rows, width] float32.
     reduce: 'sum', or 'min' or 'max' of the products, column by column.
     out: [n, width] float32. Rows without entries get zeros.
 

@@ -26,6 +26,7 @@ COMMANDS = {
     "partition": "cut a graph into a partition folder",
     "repartition": "cut a partition folder's graph again, without its original input",
     "convert": "write a partition folder of DistDGL as one of khop, or the other way",
+    "propagate": "add sums or means of neighbours' attributes to a partition folder",
     "inspect": "summarise a partition folder, as text, JSON or a picture",
     "verify": "check every byte, count and range of a partition folder",
     "keygen": "make the keys of a job whose graph servers stand apart",

@@ -29,6 +29,7 @@ from khop.partition.options import (
     PartitionOptions as PartitionOptions,
 )
 from khop.partition.out_of_core.plan import Plan as Plan, PlannedType as PlannedType
+from khop.partition.propagation import propagate as propagate
 from khop.partition.recut import (
     folder_source as folder_source,
     make_repartitioner as make_repartitioner,

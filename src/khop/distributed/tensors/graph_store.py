@@ -34,6 +34,7 @@ from khop.distributed.tensors.tensor_requests import (
     TensorSpec,
     stored_numbers,
 )
+from khop.storage.aggregation import Aggregation
 from khop.typing import Array, ArrayLike, EdgeType, NodeType, RowInit
 
 _Batch = TypeVar("_Batch", Data, HeteroData)
@@ -252,6 +253,7 @@ class GraphStore:
         weight: str | None = None,
         norm: Literal["sym", "row"] | None = None,
         edge_type: EdgeType | None = None,
+        self_loops: bool = False,
         hops: int = 1,
         apply: Callable[[Tensor, Tensor], Tensor] | None = None,
     ) -> int:
@@ -266,9 +268,9 @@ class GraphStore:
             out: name of a float32 tensor of the nodes, whose rows are set. It may be `source`.
             reduce: 'sum', 'mean', 'min' or 'max' of weight * row. A node without neighbours gets 0.
             weight: name of an edge attribute. If None, all weights are 1.
-            norm: 'row' divides by the sum of the node's weights. 'sym' divides by the square roots
-                of the sums of both ends, as GCN does.
+            norm: 'row' divides by the node's sum of weights, 'sym' by the roots of both ends' sums.
             edge_type: the edge type. If None, the only one.
+            self_loops: add an edge of weight 1 to each node that has none to itself.
             hops: number of times. With more than one, both ends have one node type.
             apply: function of reduced rows, [n, *shape of `source`], and the nodes' rows of
                 `source`, or of `out` if types differ. It returns rows of `out`, on the CPU.
@@ -277,22 +279,21 @@ class GraphStore:
             The number of completed steps.
 
         Raises:
-            KeyError: no such tensor, edge type or edge attribute.
-            ValueError, TypeError: tensors or arguments that do not fit one another.
+            KeyError, ValueError, TypeError: no such name, or arguments that do not fit.
             RendezvousError: another trainer has failed or ended.
 
         Method: SGC (https://arxiv.org/abs/1902.07153), SIGN (https://arxiv.org/abs/2004.11198).
         """
         names = [t.name for t in self._meta.edge_types]
-        call = Hops(names.index(_only(names, edge_type, "edge_type")), reduce, weight, norm, apply)
+        index = names.index(_only(names, edge_type, "edge_type"))
+        call = Hops(Aggregation(index, reduce, weight, norm, self_loops), apply)
         first, last = self[source], self[out]
         call.check(self._meta, first, last, hops)
         group: Any = last.group
-        temporary: list[GraphTensor] = []
+        temporary, other = list[GraphTensor](), last
         if norm == "sym":
-            temporary.append(self.create_node_tensor(f"{out}/degree", group))
-            call = call._replace(degrees=temporary[0])
-        other = last
+            temporary.append(self.create_node_tensor(f"{out}/root", group))
+            call = call._replace(roots=temporary[0])
         if hops > 1 or first is last:
             temporary.append(other := self.create_node_tensor(f"{out}/hop", group, last.spec.shape))
         for action in actions(self._client, call, first, last, other, hops):

@@ -25,8 +25,7 @@ from khop.storage.folder import (
     PartitionFolder,
     Written,
     check_output,
-    description_of,
-    draft_of,
+    describe,
     temporary_of,
 )
 from khop.tables import human_bytes
@@ -144,7 +143,7 @@ def upgrade_folder(
     with FolderChecksums(opened, jobs, output.parent, report) as checksums:
         files = checked_files(opened, checksums)
         if output_dir is None:
-            _describe(opened, files)
+            describe(opened.root, opened.meta, files, opened.fingerprint)
         else:
             _copy(opened, output, overwrite, name, files, report)
     return FolderSummary.of(PartitionFolder(output))
@@ -180,27 +179,6 @@ def checked_files(folder: PartitionFolder, checksums: FolderChecksums) -> dict[s
             )
         files[file.path] = file.written
     return files
-
-
-def _describe(folder: PartitionFolder, files: dict[str, Written]) -> None:
-    """Replace meta.json and the checksums (`files`) of a folder.
-
-    meta.json, with the version, is last.
-    """
-    described = description_of(folder.meta, files, folder.fingerprint)
-    for name, content in described.items():
-        draft = folder.root / draft_of(name)  # the same name in each run, so no draft is left
-        draft.unlink(missing_ok=True)
-        with draft.open("xb") as opened:
-            opened.write(content)
-            opened.flush()
-            os.fsync(opened.fileno())
-        draft.replace(folder.root / name)
-        descriptor = os.open(folder.root, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
 
 
 def _copy(

@@ -97,9 +97,11 @@ from khop.storage.folder.writer import (
     FolderWriter as FolderWriter,
     Unfinished as Unfinished,
     check_output as check_output,
+    describe as describe,
     description_of as description_of,
     draft_of as draft_of,
     is_locked as is_locked,
     lock as lock,
+    locked as locked,
     temporary_of as temporary_of,
 )

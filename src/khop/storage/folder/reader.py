@@ -208,6 +208,9 @@ class PartitionFolder:
         digests = np.empty((0, 32), np.uint8)
         if total:
             nbytes = len(npy_header(digests.dtype, (total, 32))) + 32 * total
+            # It has further rows if an addition of files was ended before meta.json was replaced.
+            with os.fdopen(open_inside(self._resolved, RANGES_FILE)) as opened:
+                nbytes = max(nbytes, os.fstat(opened.fileno()).st_size)
             digests = open_npy(self._resolved, RANGES_FILE, nbytes)
         written, first = {}, 0
         for path, known in self.files.items():

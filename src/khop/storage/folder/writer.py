@@ -203,11 +203,51 @@ class FolderWriter(ArrayWriter):
             shutil.rmtree(aside)
         else:
             self._temporary.path.rename(self.root)
-        descriptor = os.open(self.root.parent, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        _sync_folder(self.root.parent)
+
+    def extend(self, meta: FolderMeta, files: Mapping[str, Written]) -> None:
+        """Move the written files into the folder at `root`, and describe them there.
+
+        The folder is whole at any time: the new meta.json comes last.
+
+        Args:
+            meta: description of the graph, with the new files.
+            files: path -> length and checksums of the files that `root` has.
+        """
+        self.sync()
+        written = {path: self._complete[path] for path in self._paths}
+        for path in written:
+            (self._temporary.path / path).replace(self.root / path)
+        for folder in {(self.root / path).parent for path in written}:
+            _sync_folder(folder)
+        describe(self.root, meta, {**files, **written})
+
+
+def describe(
+    root: Path, meta: FolderMeta, files: Mapping[str, Written], identity: str | None = None
+) -> None:
+    """Replace meta.json and the checksums of a folder. Arguments: see `description_of`.
+
+    meta.json is last. Until then, the old one is valid if its files come first in `files`.
+    """
+    for name, content in description_of(meta, files, identity).items():
+        draft = root / draft_of(name)  # the same name in each run, so no draft is left
+        draft.unlink(missing_ok=True)
+        with draft.open("xb") as opened:
+            opened.write(content)
+            opened.flush()
+            os.fsync(opened.fileno())
+        draft.replace(root / name)
+        _sync_folder(root)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Flush the names of a folder's files to the disk."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def description_of(
@@ -229,6 +269,24 @@ def description_of(
 def draft_of(name: str) -> str:
     """Return the temporary name of a new meta.json, or of another file that describes a folder."""
     return f".{name}.new"
+
+
+@contextlib.contextmanager
+def locked(root: Path) -> Iterator[None]:
+    """Lock the folder at `root` while it is changed, as a context.
+
+    Raises:
+        BlockingIOError: another process changes the folder.
+    """
+    descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        if not _locks(descriptor):
+            raise BlockingIOError(
+                errno.EAGAIN, f"another process changes '{root}': wait for it, or end it"
+            )
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def lock(folder: PrivateFolder) -> None:
