@@ -104,6 +104,7 @@ class DistDataset(PartitionStores, PartitionedGraph):
         | None = None,
         features_on_disk: bool | Sequence[str] = False,
         disk_memory: int | str = "1GB",
+        structure_on_disk: bool = False,
     ) -> DistDataset:
         """Open a partition.
 
@@ -141,8 +142,11 @@ class DistDataset(PartitionStores, PartitionedGraph):
                 Their rows are read past the page cache. Rows that are needed again are kept.
                 True: all attributes with rows of 64 bytes or more. If False, files are mapped.
                 Samplers on devices map them in any case.
-            disk_memory: bytes for rows of `features_on_disk`, which the samplers of this trainer
-                divide. A number, or a text such as '4GB'.
+            disk_memory: bytes for what is read past the page cache, which the samplers of this
+                trainer divide. A number, or a text such as '4GB'.
+            structure_on_disk: also read neighbours and edge ids past the page cache, and times,
+                weights and neighbours' original ids where there are any. Row pointers stay
+                mapped. Samplers on devices, `CooperativeLoader` and `inference` map all of it.
 
         Returns:
             The dataset itself.
@@ -170,7 +174,7 @@ class DistDataset(PartitionStores, PartitionedGraph):
         self.same_host_reads = maps_same_host(same_host_reads)
         types = [t for level in ("node", "edge") for t in folder.meta.types(level)]
         widths = [(name, attr.row_bytes) for t in types for name, attr in t.attrs.items()]
-        disk = DiskOptions.of(widths, features_on_disk, parse_bytes(disk_memory))
+        disk = DiskOptions.of(widths, features_on_disk, parse_bytes(disk_memory), structure_on_disk)
         self.folder = folder.attach(self._named_stores(folder.meta, stores or {}), disk)
         self.close()
         files = {} if whole_node_label_file is None else whole_node_label_file

@@ -40,7 +40,9 @@ class LoaderStats:
         remote_bytes: bytes that came from other partitions: neighbours and attributes.
         reused_bytes: bytes of rows of other partitions that an earlier batch left in memory.
         disk: reads past the page cache (`features_on_disk`): rows that were 'asked' for, rows of
-            these that were 'missed' by the cache, 'reads' of the disk and their 'bytes'.
+            these that were 'missed' by the cache, 'reads' of the disk and their 'bytes'. With
+            `structure_on_disk`, 'edge_values' (neighbours, ids of edges and so on) that were asked
+            for, and 'edge_values_missed'.
         trainer_seconds: time of the thread that iterates. 'waiting': in the loader, until a batch
             is ready, or making it if no other thread does. 'collating': from arrays to PyG's batch,
             transform, copy to a device. 'consuming': outside the loader, between two batches.
@@ -166,14 +168,21 @@ class LoaderStats:
         if self.reused_bytes:
             text += f", {human_bytes(self.reused_bytes)} reused ({self.hit_rate:.1%} of their rows)"
         lines.append(("bytes", text))
-        if self.disk["asked"]:
-            asked, missed, reads, nbytes = self.disk.values()
-            text = (
-                f"{asked:,} rows asked for, {missed:,} ({missed / asked:.1%}) not in the cache: "
-                f"{reads:,} reads of {human_bytes(nbytes)}"
-            )
-            lines.append(("disk", text))
+        if self.disk["asked"] + self.disk["edge_values"]:
+            lines.append(("disk", _disk_text(self.disk)))
         return lines
+
+
+def _disk_text(disk: Mapping[str, int]) -> str:
+    parts = []
+    for name, asked, missed in (
+        ("rows", disk["asked"], disk["missed"]),
+        ("values of edges", disk["edge_values"], disk["edge_values_missed"]),
+    ):
+        if asked:
+            share = f"{missed:,} ({missed / asked:.1%})"
+            parts.append(f"{asked:,} {name} asked for, {share} not in the cache")
+    return f"{', '.join(parts)}: {disk['reads']:,} reads of {human_bytes(disk['bytes'])}"
 
 
 Sizes = tuple[int, ...]
@@ -347,12 +356,15 @@ def _add_loader(families: Families, stats: LoaderStats, labels: Labels) -> None:
     for source, count in stats.rows.items():
         families.counters({**labels, "source": source}, ("rows", help, count))
     counted = stats.disk
+    values, missed = counted["edge_values"], counted["edge_values_missed"]
     families.counters(
         labels,
         ("disk_rows", "Rows of attributes on disk that were asked for.", counted["asked"]),
         ("disk_missed_rows", "Rows of these that were not in the cache.", counted["missed"]),
         ("disk_reads", "Reads of the disk past the page cache.", counted["reads"]),
         ("disk_bytes", "Bytes of these reads.", counted["bytes"]),
+        ("disk_edge_values", "Values of edges that were asked for.", values),
+        ("disk_missed_edge_values", "Values of these not in the cache.", missed),
     )
     help = "The trainer's time: waiting for batches, collating, consuming."
     for phase, seconds in stats.trainer_seconds.items():

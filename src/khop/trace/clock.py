@@ -34,7 +34,7 @@ REUSED: Final = 2
 REMOTE: Final = 3
 
 
-DISK = ("asked", "missed", "reads", "bytes")
+DISK = ("asked", "missed", "reads", "bytes", "edge_values", "edge_values_missed")
 """Counts of reads past the page cache."""
 
 
@@ -59,8 +59,8 @@ class BatchTimings(NamedTuple):
         reused_bytes: bytes of rows of other partitions that an earlier batch left in memory.
         overflows: 1 if the arena was full, so that the batch got separate memory.
         sampling, gathering, remote, idle, other: nanoseconds in each phase since the batch before.
-        disk_asked, disk_missed, disk_reads, disk_bytes: reads past the page cache since the batch
-            before. See `khop.data.direct_reads.DiskCounts`.
+        disk_asked and further counts in the order of `DISK`: reads past the page cache since the
+            batch before. See `khop.data.direct_reads.DiskCounts`.
     """
 
     process: int
@@ -79,6 +79,8 @@ class BatchTimings(NamedTuple):
     disk_missed: int = 0
     disk_reads: int = 0
     disk_bytes: int = 0
+    disk_edge_values: int = 0
+    disk_edge_values_missed: int = 0
 
 
 class PhaseClock:
@@ -119,7 +121,7 @@ class PhaseClock:
         reused_bytes: int = 0,
         overflows: int = 0,
         maker: tuple[int, int] = (0, 0),
-        disk: Sequence[int] = (0, 0, 0, 0),
+        disk: Sequence[int] = (0,) * len(DISK),
     ) -> BatchTimings:
         """Return the timings of a batch that is complete, and set the counts to 0.
 

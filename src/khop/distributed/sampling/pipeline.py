@@ -206,6 +206,8 @@ def _create_engine(
     cache_bytes: int,
 ) -> tuple[Engine, Collector]:
     """Return the engine, which samples neighbours, and the collector, which gathers attributes."""
+    for local in (part, *part.others.values()):
+        local.caches_edge_ids |= any(spec.collect.with_edge)
     view = GraphView.of_part(part)
     if device is None:
         collector = Collector(part, spec.collect, remote, labels, cache_bytes)
