@@ -11,8 +11,8 @@ with the folder's pages dropped from the page cache. Cases take turns. Floors: t
 all rows in memory, and the rows that Belady's cache of the same bytes would have to read, at the
 disk's rate of single rows, which is measured in the same run.
 
-With `--structure` batches have no features, and neighbours get `--share` of their bytes. The floor
-has the blocks of 4 kB that Belady's cache would have to read.
+With `--structure` batches have no features. Neighbours and ids of edges get `--share` of their bytes.
+The floor has the blocks of 4 kB that Belady's cache would have to read.
 """
 
 from __future__ import annotations
@@ -187,12 +187,14 @@ def record_blocks(blocks: list[np.ndarray[Any, Any]]) -> None:
 
 def belady(ids: list[np.ndarray[Any, Any]], num_batches: int, options: argparse.Namespace) -> float:
     """Rows or blocks per batch, after the first ones, that Belady's cache must read."""
-    cache = _native.LookaheadCache(options.cache // (4096 if options.structure else 4 * WIDTH))
+    row_bytes = 2 * 4096 if options.structure else 4 * WIDTH  # neighbours, and ids of edges
+    cache = _native.LookaheadCache(options.cache // row_bytes)
     # All batches are announced: the cache is Belady's.
     numbers = [cache.announce(np.ascontiguousarray(batch, np.int64)) for batch in ids]
     misses = [len(cache.take(number)[2]) for number in numbers]
     per_batch = np.array_split(misses, num_batches)
-    return float(np.mean([np.sum(some) for some in per_batch[options.skip :]]))
+    needed = float(np.mean([np.sum(some) for some in per_batch[options.skip :]]))
+    return 2 * needed if options.structure else needed
 
 
 def rates(file: Path) -> dict[str, float]:
@@ -226,8 +228,10 @@ def main(options: argparse.Namespace) -> None:
     root = Path(options.folder)
     if not root.exists():
         make_folder(root, options)
-    file = next(root.rglob("indices.npy" if options.structure else "*/x.npy"))
-    nbytes = file.stat().st_size
+    files = [next(root.rglob("*/x.npy"))]
+    if options.structure:
+        files = [next(root.rglob(name)) for name in ("indices.npy", "edge_id.npy")]
+    file, nbytes = files[0], sum(file.stat().st_size for file in files)
     options.cache = int(options.share * nbytes)
     bare = run_case(options, "bare", None)
     if "error" in bare:
@@ -238,7 +242,7 @@ def main(options: argparse.Namespace) -> None:
         limit += int(4 * bare["rows"] * 4 * WIDTH)
     rest = (limit - options.cache) / 2**20
     print(
-        f"{file.name} {nbytes / 2**20:,.0f} MiB, its cache gets {options.cache / 2**20:,.0f} MiB, "
+        f"files {nbytes / 2**20:,.0f} MiB, their cache gets {options.cache / 2**20:,.0f} MiB, "
         f"structure, process and batches {rest:,.0f} MiB; {bare['rows']:,.0f} rows per batch"
     )
     times: dict[str, list[float]] = {}

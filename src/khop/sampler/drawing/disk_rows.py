@@ -44,8 +44,8 @@ class LoadedRows:
         """Return rows by their numbers in `csr`."""
         excluded = rows.excluded
         if excluded is not None:
-            found = np.isin(excluded[0], self.ids)
-            excluded = np.searchsorted(self.ids, excluded[0][found]), excluded[1][found]
+            is_here = np.isin(excluded[0], self.ids)
+            excluded = np.searchsorted(self.ids, excluded[0][is_here]), excluded[1][is_here]
         return replace(rows, ids=np.searchsorted(self.ids, rows.ids), excluded=excluded)
 
     def original(self, drawn: Drawn) -> Drawn:
@@ -81,17 +81,17 @@ class DiskRows:
     @classmethod
     def of_part(cls, part: Part) -> list[DiskRows | None]:
         """Return the rows of each edge type of a part. If they are mapped, None."""
-        meta, found = part.meta, list[DiskRows | None]()
+        meta, rows_by_type = part.meta, list[DiskRows | None]()
         for relation, edge_type in enumerate(meta.edge_types):
             columns = part.columns(relation)
             if columns is None:
-                found.append(None)
+                rows_by_type.append(None)
                 continue
             rows = meta.row_type(edge_type)
             firsts = rows.bounds[part.part], edge_type.bounds[part.part]
             row_ids = part.node_ids(rows.name) if meta.renumbered else None
-            found.append(cls(part.csrs[relation], columns, *firsts, row_ids))
-        return found
+            rows_by_type.append(cls(part.csrs[relation], columns, *firsts, row_ids))
+        return rows_by_type
 
     def draw(
         self, rows: RowSet, request: HopRequest, options: _native.HopOptions | None = None
