@@ -11,7 +11,7 @@ with the folder's pages dropped from the page cache. Cases take turns. Floors: t
 all rows in memory, and the rows that Belady's cache of the same bytes would have to read, at the
 disk's rate of single rows, which is measured in the same run.
 
-With `--structure` batches have no features. Neighbours and ids of edges get `--share` of their bytes.
+With `--structure` batches have no features. Neighbours and ids of edges get `--share` of theirs.
 The floor has the blocks of 4 kB that Belady's cache would have to read.
 """
 

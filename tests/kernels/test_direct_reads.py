@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from khop import _native
+from support.reference.eviction import sieve_misses
 
 ENGINES = [True, False]
 
@@ -253,30 +254,6 @@ def test_bad_rows(tmp_path):
         _native.DirectReads(9999, 0, 8, 10)
 
 
-class Sieve:
-    """Keys that SIEVE keeps: the oldest first, with a hand that moves towards the newest."""
-
-    def __init__(self, capacity):
-        self.capacity, self.keys, self.used, self.hand = capacity, [], {}, 0
-
-    def ask(self, key):
-        """Return True if the key is kept."""
-        if key in self.used:
-            self.used[key] = True
-            return True
-        if len(self.keys) == self.capacity:
-            while self.used[self.keys[self.hand % self.capacity]]:
-                self.used[self.keys[self.hand % self.capacity]] = False
-                self.hand += 1
-            self.hand %= self.capacity
-            del self.used[self.keys.pop(self.hand)]
-            if self.hand == self.capacity - 1:
-                self.hand = 0
-        self.keys.append(key)
-        self.used[key] = False
-        return False
-
-
 def bytes_of_blocks(count, file_bytes):
     """Memory for some blocks, their entries, and the table of all blocks."""
     return count * (4096 + 24) + -(-file_bytes // 4096) * 4
@@ -318,12 +295,10 @@ def test_blocks_are_kept_by_sieve(tmp_path_factory, blocks, capacity):
         write(path, 40_960, 1, begin=0)
     memory = bytes_of_blocks(capacity, 40_960)
     reads = opened(path, 40_960, 1, 0, use_ring=False, cache_bytes=memory)
-    oracle = Sieve(capacity)
     for block in blocks:
-        cached = reads.counts()[3]
         row = np.array([4096 * block + 17])
         wait(reads, [reads.submit(row, np.zeros((1, 1), np.uint8))])
-        assert reads.counts()[3] - cached == oracle.ask(block)
+    assert reads.counts()[3] == len(blocks) - sieve_misses(blocks, capacity)
 
 
 def test_failed_reads_are_not_cached(tmp_path):

@@ -51,6 +51,9 @@ class DiskCounts(NamedTuple):
         edge_values: values of the graph's structure that were asked for: neighbours, ids of edges,
             times, weights.
         edge_values_missed: values of these that were not in the cache.
+        lru_missed: rows that a cache of as many rows would not have had that keeps the rows of the
+            last uses (LRU). An estimate by a sample of the rows for caches of more than 2,048.
+        sieve_missed: the same for a cache by the rule SIEVE.
 
     Example:
         >>> khop.data.direct_reads.DiskCounts(asked=4, missed=2, reads=1, nbytes=4096).missed
@@ -63,6 +66,8 @@ class DiskCounts(NamedTuple):
     nbytes: int = 0
     edge_values: int = 0
     edge_values_missed: int = 0
+    lru_missed: int = 0
+    sieve_missed: int = 0
 
     def of_structure(self) -> DiskCounts:
         """Return the counts of rows as counts of the graph's structure."""
@@ -173,6 +178,8 @@ class ProcessReads:
         self._is_closed = False
         capacity = min((left - self._most_early) // (row.nbytes + _PLAN_BYTES), num_rows, 1 << 30)
         self._cache = _native.LookaheadCache(capacity) if capacity else None
+        # Other rules would read nothing ahead.
+        self._model = _native.CacheModel(min(left // (row.nbytes + _PLAN_BYTES), num_rows))
         self._table = np.empty((capacity, row.nbytes), np.uint8)
         # Of each slot: the read in flight whose row goes there, or -1, and the row's position.
         self._owners = np.full(capacity, -1, np.int32)
@@ -191,7 +198,8 @@ class ProcessReads:
     def counts(self) -> DiskCounts:
         """Return the counts so far."""
         _, reads, nbytes, in_blocks = self._native.counts()
-        return DiskCounts(self._asked, self._missed - in_blocks, reads, nbytes)
+        missed = self._missed - in_blocks
+        return DiskCounts(self._asked, missed, reads, nbytes, 0, 0, *self._model.misses)
 
     def read(self, ids: Int64Array, out: Array) -> Ticket | None:
         """Read rows into `out`. See `RowStore.read`."""
@@ -268,6 +276,7 @@ class ProcessReads:
             self._missed += len(ids)
             self._submit(read, ids, None, True)
             return read
+        self._model.ask(ids)
         if batch is None:
             batch = self._cache.announce(ids)
         taken = self._cache.take(batch)

@@ -43,6 +43,7 @@ class RowCache:
     def __init__(self, fetcher: PartRows, capacity: int) -> None:
         self._fetcher = fetcher
         self._plan = _native.LookaheadCache(capacity)
+        self._model = _native.CacheModel(capacity)
         # Memory is allocated when a row is stored first.
         attributes = fetcher.attributes.values()
         self._rows = [attr.stored.empty(capacity) for attr in attributes]
@@ -63,6 +64,11 @@ class RowCache:
         """
         known = _ROWS_KNOWN * self._plan.capacity * self._num_batches
         return -(-known // max(self._num_announced, 1))
+
+    @property
+    def missed_by_rules(self) -> tuple[int, int]:
+        """Misses that LRU and SIEVE would have had so far with as many rows."""
+        return self._model.misses
 
     def announce(self, fetch: RowFetch) -> None:
         """Announce the missing rows of a batch that has been drawn."""
@@ -88,6 +94,8 @@ class RowCache:
         """
         assert fetch.plan is not None
         planned_batch, at = fetch.plan
+        for missing in fetch.missing:
+            self._model.ask(missing.ids)
         hits, hit_slots, misses, firsts, slots, repeats, originals = self._plan.take(planned_batch)
         fetch.planned_misses = misses
         if len(hits):
