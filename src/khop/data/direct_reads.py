@@ -78,6 +78,12 @@ class DiskCounts(NamedTuple):
         return DiskCounts(*map(operator.sub, self, before))
 
 
+def rows_in_memory(nbytes: int, row_bytes: int) -> int:
+    """Return the number of rows that a cache of `nbytes` keeps, beside reads and their plan."""
+    left = max(0, nbytes - _POOL_BYTES)
+    return (left - left // 8) // (row_bytes + _PLAN_BYTES)
+
+
 class _Ticket(ReadTicket):
     """Ticket of a read: any thread that waits for one takes what has landed for all."""
 
@@ -176,7 +182,8 @@ class ProcessReads:
         self.event = self._native.event
         self._lock = threading.Lock()
         self._is_closed = False
-        capacity = min((left - self._most_early) // (row.nbytes + _PLAN_BYTES), num_rows, 1 << 30)
+        of_rows = 0 if is_narrow else rows_in_memory(memory, row.nbytes)
+        capacity = min(of_rows, num_rows, 1 << 30)
         self._cache = _native.LookaheadCache(capacity) if capacity else None
         # Other rules would read nothing ahead.
         self._model = _native.CacheModel(min(left // (row.nbytes + _PLAN_BYTES), num_rows))

@@ -139,9 +139,9 @@ class DistDataset(PartitionStores, PartitionedGraph):
                 `functools.partial` of a module's function.
             features_on_disk: attributes of nodes and edges that are larger than memory, by name.
                 Their rows are read past the page cache. Rows that are needed again are kept.
-                True: all attributes with rows of 64 bytes or more. 'auto': those of them that do
-                not fit in the available memory beside the structure, from small to large. The log
-                has the choice (`disk-chosen`). If False, files are mapped. Samplers on devices map
+                True: all attributes with rows of 64 bytes or more. 'auto': all of these, but for
+                the small ones that fit in the available memory beside the structure. The log has
+                the choice (`disk-chosen`). If False, files are mapped. Samplers on devices map
                 them in any case.
             disk_memory: bytes for what is read past the page cache, which the samplers of this
                 trainer divide. A number, or a text such as '4GB'. If None, 1 GB. With 'auto', half

@@ -1,4 +1,4 @@
-"""Choice of the files that are mapped, and of those that are read past the page cache.
+"""Choice between mapping files and reading them past the page cache.
 
 While files fit in memory, mapping them is the fastest way to read them. `choose_disk` decides by
 sizes and free memory where a user leaves the choice to it. Imports no torch.

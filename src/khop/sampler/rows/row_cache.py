@@ -29,7 +29,7 @@ _MIN_ROW_BYTES = 32
 
 # Rows of announced batches per row of the cache. With 4 times as many, misses are within 3 % of
 # those with all batches known, with twice as many within 25 % (Debian's packages, 32 to 256 seeds).
-_ROWS_KNOWN = 4
+ROWS_KNOWN = 4
 
 
 class RowCache:
@@ -60,9 +60,9 @@ class RowCache:
     def batches_known(self) -> int:
         """Number of batches that should be announced, from the mean batch so far.
 
-        Their rows are `_ROWS_KNOWN` times the cache's.
+        Their rows are `ROWS_KNOWN` times the cache's.
         """
-        known = _ROWS_KNOWN * self._plan.capacity * self._num_batches
+        known = ROWS_KNOWN * self._plan.capacity * self._num_batches
         return -(-known // max(self._num_announced, 1))
 
     @property
