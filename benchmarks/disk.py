@@ -9,7 +9,8 @@ cgroup without a limit and with batches without features, and is added to the li
 process of its own that joins the cgroup (version 1, controller 'memory') before it opens a file,
 with the folder's pages dropped from the page cache. Cases take turns. Floors: the same batches with
 all rows in memory, and the rows that Belady's cache of the same bytes would have to read, at the
-disk's rate of single rows, which is measured in the same run.
+disk's rate of single rows, which is measured in the same run. Peer: PyG's `NodeLoader` with
+features in a `np.memmap`, and khop's sampler.
 
 With `--structure` batches have no features. Neighbours and ids of edges get `--share` of theirs.
 The floor has the blocks of 4 kB that Belady's cache would have to read.
@@ -34,6 +35,8 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch_geometric.data import FeatureStore, TensorAttr
+from torch_geometric.loader import NodeLoader
 
 import khop.storage.part
 from khop import _native
@@ -41,6 +44,7 @@ from khop.datasets import PowerLaw
 from khop.distributed import (
     DistDataset,
     DistNeighborLoader,
+    PartitionSampler,
     init_worker_group,
 )
 from khop.partition import RandomPartitioner
@@ -48,7 +52,7 @@ from khop.trace.clock import DISK
 
 CGROUPS = Path("/sys/fs/cgroup/memory")
 WIDTH = 128
-CASES = ("in memory", "direct", "MADV_RANDOM", "mapped")
+CASES = ("in memory", "direct", "MADV_RANDOM", "mapped", "PyG")
 
 
 @contextmanager
@@ -110,13 +114,56 @@ def loader_of(options: argparse.Namespace, case: str) -> DistNeighborLoader:
     seeds = torch.from_numpy(dataset.split("node", "train_mask"))
     return DistNeighborLoader(
         dataset,
-        [int(k) for k in options.fanouts.split(",")],
+        fanouts_of(options),
         dataset.to_original_ids(seeds.numpy(), "node"),
         batch_size=options.batch_size,
         shuffle=True,
         seed=1,
         collect_features=case != "bare" and not options.structure,
     )
+
+
+class MappedFeatures(FeatureStore):
+    """PyG's feature store over a mapped file of rows by new id."""
+
+    def __init__(self, rows: np.ndarray[Any, Any], new_ids: np.ndarray[Any, Any]) -> None:
+        super().__init__()
+        self.rows, self.new_ids = rows, new_ids
+
+    def get_all_tensor_attrs(self) -> list[TensorAttr]:
+        return [TensorAttr("node", "x")]
+
+    def _get_tensor_size(self, attr: TensorAttr) -> tuple[int, ...]:
+        return self.rows.shape
+
+    def _get_tensor(self, attr: TensorAttr) -> np.ndarray[Any, Any]:
+        return self.rows[self.new_ids[attr.index]]
+
+    def _put_tensor(self, tensor: Any, attr: TensorAttr) -> bool:
+        raise NotImplementedError
+
+    def _remove_tensor(self, attr: TensorAttr) -> bool:
+        raise NotImplementedError
+
+
+def pyg_loader(options: argparse.Namespace) -> NodeLoader:
+    """Return PyG's loader of the same graph."""
+    init_worker_group(1, 0, "disk-bench")
+    dataset = DistDataset().load(options.folder)
+    rows = np.load(next(Path(options.folder).rglob("*/x.npy")), mmap_mode="r")
+    features = MappedFeatures(rows, dataset.opened.id_map("node"))
+    seeds = dataset.to_original_ids(dataset.split("node", "train_mask"), "node")
+    return NodeLoader(
+        (features, dataset),
+        PartitionSampler(dataset, fanouts_of(options), with_edge=False, seed=1),
+        input_nodes=torch.from_numpy(seeds),
+        batch_size=options.batch_size,
+        shuffle=True,
+    )
+
+
+def fanouts_of(options: argparse.Namespace) -> list[int]:
+    return [int(k) for k in options.fanouts.split(",")]
 
 
 def child(options: argparse.Namespace) -> None:
@@ -131,7 +178,7 @@ def child(options: argparse.Namespace) -> None:
             with path.open("rb") as file:
                 while file.read(8 << 20):
                     pass
-    loader = loader_of(options, case)
+    loader = pyg_loader(options) if case == "PyG" else loader_of(options, case)
     ids, ends, rows = [], [time.perf_counter()], 0
     if options.structure and case == "bare":
         record_blocks(ids)
@@ -153,9 +200,10 @@ def child(options: argparse.Namespace) -> None:
         "rows": rows / (len(ends) - 1),
         "cpu": cpu / len(ends),
     }
-    found["disk"] = loader.stats().disk
+    found["disk"] = dict.fromkeys(DISK, 0) if case == "PyG" else loader.stats().disk
     found["faults"] = resource.getrusage(resource.RUSAGE_SELF).ru_majflt / len(ends)
-    loader.shutdown()
+    if case != "PyG":
+        loader.shutdown()
     if ids:
         found["misses"] = belady(ids, len(ends) - 1, options)
     print(json.dumps(found))
@@ -255,7 +303,8 @@ def main(options: argparse.Namespace) -> None:
             f"per batch take {1e3 * floor:.1f} ms"
         )
         times.setdefault("floor", []).append(floor)
-        for case in options.cases.split(";"):
+        cases = [c for c in options.cases.split(";") if c != "PyG" or not options.structure]
+        for case in cases:
             found = run_case(options, case, None if case == "in memory" else limit)
             if "error" in found:
                 print(f"  {case}: {found['error']}")
@@ -273,7 +322,7 @@ def main(options: argparse.Namespace) -> None:
             )
     medians = {case: statistics.median(values) for case, values in times.items()}
     mapped = min(medians[c] for c in medians if c.startswith("mapped") or c == "MADV_RANDOM")
-    bound = max(medians["in memory"], medians["floor"])
+    bound = max(medians.get("in memory", 0), medians["floor"])
     print("| case | ms per batch | the better of mapped / this | this / max(in memory, floor) |")
     print("|---|---|---|---|")
     for case, value in medians.items():

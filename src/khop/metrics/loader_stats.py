@@ -40,9 +40,10 @@ class LoaderStats:
         remote_bytes: bytes that came from other partitions: neighbours and attributes.
         reused_bytes: bytes of rows of other partitions that an earlier batch left in memory.
         disk: reads past the page cache (`features_on_disk`): rows that were 'asked' for, rows of
-            these that were 'missed' by the cache, 'reads' of the disk and their 'bytes'.
-            The rules of `other_rules` would have missed 'lru_missed' and 'sieve_missed'. With `structure_on_disk`, neighbours, ids of edges and so on count as
-            'edge_values'. The cache had all of them but 'edge_values_missed'.
+            these that were 'missed' by the cache, 'reads' of the disk and their 'bytes'. The rules
+            of `other_rules` would have missed 'lru_missed' and 'sieve_missed'. With
+            `structure_on_disk`, neighbours, ids of edges and so on count as 'edge_values'. The
+            cache had all of them but 'edge_values_missed'.
         other_rules: rows of other partitions that the cache (`cache_memory`) would have requested
             by other rules: 'lru_missed' (the last uses stay) and 'sieve_missed' (SIEVE). It has
             requested `rows['remote']`. Estimates by a sample of the rows for large caches.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from khop import _native, codec
@@ -226,5 +226,6 @@ def _create_engine(
         staged = StagedCollector(part, spec.collect, remote, native, device.feature_mode)
         return Engine(view, spec.sampling, remote), staged
     graphs = graphs_on(native, view, device.graph_mode)
-    engine = DeviceEngine(view, spec.sampling, native, graphs, cuda_graph=False)
+    mapped = replace(view, on_disk={})
+    engine = DeviceEngine(mapped, spec.sampling, native, graphs, cuda_graph=False)
     return engine, DeviceCollector(part, spec.collect, native, *modes)

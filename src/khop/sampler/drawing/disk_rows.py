@@ -22,8 +22,9 @@ from khop.sampler.requests import Drawn, HopRequest, RowSet
 from khop.storage.part import Part
 from khop.typing import Array, BoolArray, Int64Array, IntArray
 
-# Entries that are in memory at a time: some 20 bytes each, 60 with times and weights.
-_ENTRIES = 1 << 19
+# Entries that are in memory at a time: some 20 bytes each, 60 with times and weights. To sort them
+# takes some 25 ms.
+_ENTRIES = 1 << 18
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +59,8 @@ class DiskRows:
     """Rows of an edge type whose neighbours are read past the page cache.
 
     Args:
-        csr: the rows as mapped files. Its row pointers are read, and rows of more than half a
-            million neighbours where a draw needs them whole.
+        csr: the rows as mapped files. Its row pointers are read, and rows of more than
+            `_ENTRIES` neighbours where a draw needs them whole.
         columns: stores of the arrays with an entry per edge, see `Part.columns`.
         first_row: id of the first row.
         first_edge: first edge in the whole graph.
