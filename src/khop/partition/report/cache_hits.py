@@ -15,8 +15,8 @@ from khop.partition.report.cut_graph import CutGraph
 from khop.sampler.rows.row_cache import ROWS_KNOWN, TableSize, capacities
 from khop.typing import Int64Array
 
-# Batches that loaders announce: see `RowCaching.limits` and `khop.sampler.rows.collect`.
-_LEAST_AHEAD, _MOST_AHEAD, _FOR_DISK = 8, 64, 32
+# Batches that loaders announce, see `RowCaching.limits`. Of graphs on disk batches are large.
+_LEAST_AHEAD, _MOST_AHEAD = 8, 64
 _ID_BYTES = 8  # rows of other parts come with their original ids
 
 
@@ -103,7 +103,7 @@ class PredictedCaches:
             if nodes.row_bytes and own[i]:
                 of_type = nbytes * nodes.row_bytes * own[i] // total
                 count = min(rows_in_memory(of_type, nodes.row_bytes), own[i])
-                on_disk[i] = PredictedCache(count, _FOR_DISK)
+                on_disk[i] = PredictedCache(count, _LEAST_AHEAD)
         counts = capacities(nbytes, remote)
         return cls({i: PredictedCache(count) for i, count in counts.items()}), cls(on_disk)
 
