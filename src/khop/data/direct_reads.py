@@ -98,17 +98,7 @@ class _Ticket(ReadTicket):
 class _Read:
     """Rows on their way to `out`. `waits` counts what must still land."""
 
-    __slots__ = (
-        "error",
-        "followers",
-        "ids",
-        "key",
-        "out",
-        "positions",
-        "slots",
-        "ticket",
-        "waits",
-    )
+    __slots__ = ("error", "followers", "ids", "key", "out", "positions", "slots", "ticket", "waits")
 
     def __init__(self, key: int, ids: Int64Array, out: Array, ticket: _Ticket) -> None:
         self.key, self.ids, self.out, self.ticket = key, ids, out, ticket
