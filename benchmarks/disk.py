@@ -1,14 +1,19 @@
-"""Features larger than memory: loading from mapped files, and by direct reads, in a memory cgroup.
+"""Graphs larger than memory: loading from mapped files, and by direct reads, in a memory cgroup.
 
     python benchmarks/disk.py                     # papers100M's shape x 0.02, some minutes, as root
     python benchmarks/disk.py --scale 0.1 --share 0.2 --batches 100
+    python benchmarks/disk.py --structure --scale 0.1   # neighbours and edge ids, not features
 
 Rows get `--share` of the features' bytes. What structure and process need is measured first, in a
 cgroup without a limit and with batches without features, and is added to the limit. Each case is a
 process of its own that joins the cgroup (version 1, controller 'memory') before it opens a file,
 with the folder's pages dropped from the page cache. Cases take turns. Floors: the same batches with
 all rows in memory, and the rows that Belady's cache of the same bytes would have to read, at the
-disk's rate of single rows, which is measured in the same run.
+disk's rate of single rows, which is measured in the same run. Peer: PyG's `NodeLoader` with
+features in a `np.memmap`, and khop's sampler.
+
+With `--structure` batches have no features. Neighbours and ids of edges get `--share` of theirs.
+The floor has the blocks of 4 kB that Belady's cache would have to read.
 """
 
 from __future__ import annotations
@@ -30,21 +35,24 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch_geometric.data import FeatureStore, TensorAttr
+from torch_geometric.loader import NodeLoader
 
+import khop.storage.part
 from khop import _native
-from khop.data import Feature
 from khop.datasets import PowerLaw
 from khop.distributed import (
     DistDataset,
     DistNeighborLoader,
+    PartitionSampler,
     init_worker_group,
 )
 from khop.partition import RandomPartitioner
-from khop.storage.folder import PartitionFolder
+from khop.trace.clock import DISK
 
 CGROUPS = Path("/sys/fs/cgroup/memory")
 WIDTH = 128
-CASES = ("in memory", "direct", "MADV_RANDOM", "mapped")
+CASES = ("in memory", "direct", "MADV_RANDOM", "mapped", "PyG")
 
 
 @contextmanager
@@ -59,11 +67,12 @@ def cgroup(name: str) -> Iterator[Path]:
         path.rmdir()
 
 
-def make_folder(root: Path, scale: float) -> None:
+def make_folder(root: Path, options: argparse.Namespace) -> None:
     """Partition a graph of the shape of papers100M into one part."""
-    nodes, edges = int(111_059_956 * scale), int(1_615_685_872 * scale)
-    graph = PowerLaw(nodes, edges, num_features=WIDTH, num_classes=172, train_fraction=0.0109)
-    RandomPartitioner.from_data(graph.data(), root, 1).partition()
+    nodes, edges = (int(count * options.scale) for count in (111_059_956, 1_615_685_872))
+    width = 1 if options.structure else WIDTH
+    graph = PowerLaw(nodes, edges, num_features=width, num_classes=172, train_fraction=0.0109)
+    RandomPartitioner.from_data(graph.data(), root, 1, order=options.order).partition()
 
 
 def drop_pages(root: Path) -> None:
@@ -85,6 +94,7 @@ def run_case(options: argparse.Namespace, case: str, limit: int | None) -> dict[
         command = [sys.executable, __file__, "--case", case, "--cgroup", str(path)]
         for name in ("folder", "batch_size", "fanouts", "batches", "seconds", "skip", "cache"):
             command += [f"--{name.replace('_', '-')}", str(getattr(options, name))]
+        command += ["--structure"] * options.structure
         ended = subprocess.run(command, capture_output=True, text=True, check=False)
         if ended.returncode:
             return {"case": case, "error": ended.stderr.strip()[-300:]}
@@ -96,19 +106,64 @@ def run_case(options: argparse.Namespace, case: str, limit: int | None) -> dict[
 def loader_of(options: argparse.Namespace, case: str) -> DistNeighborLoader:
     init_worker_group(1, 0, "disk-bench")
     load: dict[str, Any] = {}
-    if case.startswith("direct"):
+    if options.structure and case in ("bare", "direct"):
+        load = {"structure_on_disk": True, "disk_memory": options.cache if case == "direct" else 0}
+    elif case == "direct":
         load = {"features_on_disk": ["x"], "disk_memory": options.cache}
     dataset = DistDataset().load(options.folder, **load)
     seeds = torch.from_numpy(dataset.split("node", "train_mask"))
     return DistNeighborLoader(
         dataset,
-        [int(k) for k in options.fanouts.split(",")],
+        fanouts_of(options),
         dataset.to_original_ids(seeds.numpy(), "node"),
         batch_size=options.batch_size,
         shuffle=True,
         seed=1,
-        collect_features=case != "no features",
+        collect_features=case != "bare" and not options.structure,
     )
+
+
+class MappedFeatures(FeatureStore):
+    """PyG's feature store over a mapped file of rows by new id."""
+
+    def __init__(self, rows: np.ndarray[Any, Any], new_ids: np.ndarray[Any, Any]) -> None:
+        super().__init__()
+        self.rows, self.new_ids = rows, new_ids
+
+    def get_all_tensor_attrs(self) -> list[TensorAttr]:
+        return [TensorAttr("node", "x")]
+
+    def _get_tensor_size(self, attr: TensorAttr) -> tuple[int, ...]:
+        return self.rows.shape
+
+    def _get_tensor(self, attr: TensorAttr) -> np.ndarray[Any, Any]:
+        return self.rows[self.new_ids[attr.index]]
+
+    def _put_tensor(self, tensor: Any, attr: TensorAttr) -> bool:
+        raise NotImplementedError
+
+    def _remove_tensor(self, attr: TensorAttr) -> bool:
+        raise NotImplementedError
+
+
+def pyg_loader(options: argparse.Namespace) -> NodeLoader:
+    """Return PyG's loader of the same graph."""
+    init_worker_group(1, 0, "disk-bench")
+    dataset = DistDataset().load(options.folder)
+    rows = np.load(next(Path(options.folder).rglob("*/x.npy")), mmap_mode="r")
+    features = MappedFeatures(rows, dataset.opened.id_map("node"))
+    seeds = dataset.to_original_ids(dataset.split("node", "train_mask"), "node")
+    return NodeLoader(
+        (features, dataset),
+        PartitionSampler(dataset, fanouts_of(options), with_edge=False, seed=1),
+        input_nodes=torch.from_numpy(seeds),
+        batch_size=options.batch_size,
+        shuffle=True,
+    )
+
+
+def fanouts_of(options: argparse.Namespace) -> list[int]:
+    return [int(k) for k in options.fanouts.split(",")]
 
 
 def child(options: argparse.Namespace) -> None:
@@ -123,14 +178,16 @@ def child(options: argparse.Namespace) -> None:
             with path.open("rb") as file:
                 while file.read(8 << 20):
                     pass
-    loader = loader_of(options, case)
+    loader = pyg_loader(options) if case == "PyG" else loader_of(options, case)
     ids, ends, rows = [], [time.perf_counter()], 0
+    if options.structure and case == "bare":
+        record_blocks(ids)
     late = ends[0] + options.seconds
     cpu = time.process_time()
     for batch in loader:
         ends.append(time.perf_counter())
         rows += batch.num_nodes
-        if case == "no features":
+        if case == "bare" and not options.structure:
             ids.append(batch.n_id.numpy())
         if len(ends) > options.batches or (ends[-1] > late and len(ends) > 3):
             break
@@ -143,41 +200,54 @@ def child(options: argparse.Namespace) -> None:
         "rows": rows / (len(ends) - 1),
         "cpu": cpu / len(ends),
     }
-    found["disk"] = loader.stats().disk
+    found["disk"] = dict.fromkeys(DISK, 0) if case == "PyG" else loader.stats().disk
     found["faults"] = resource.getrusage(resource.RUSAGE_SELF).ru_majflt / len(ends)
-    loader.shutdown()
+    if case != "PyG":
+        loader.shutdown()
     if ids:
-        found["misses"] = belady(ids, options)
+        found["misses"] = belady(ids, len(ends) - 1, options)
     print(json.dumps(found))
 
 
 def advise_random() -> None:
-    """Give MADV_RANDOM for all attributes that are mapped from now on."""
-    opened = PartitionFolder.open_attr
+    """Give MADV_RANDOM for all attributes and neighbours that are mapped from now on."""
 
-    def open_attr(*arguments: Any) -> Feature:
-        feature = opened(*arguments)
-        base: Any = feature.array
+    def advise(array: Any) -> None:
+        base: Any = array
         while not isinstance(base, mmap.mmap):
             base = base.base if isinstance(base, np.ndarray) else base.obj
         base.madvise(mmap.MADV_RANDOM)
-        return feature
 
-    PartitionFolder.open_attr = open_attr  # type: ignore[method-assign, assignment]
+    khop.storage.part.advise_random = advise
 
 
-def belady(ids: list[np.ndarray[Any, Any]], options: argparse.Namespace) -> float:
-    """Rows per batch, after the first ones, that Belady's cache of the same bytes must read."""
-    cache = _native.LookaheadCache(options.cache // (4 * WIDTH))
+def record_blocks(blocks: list[np.ndarray[Any, Any]]) -> None:
+    """Append the blocks of 4 kB that each hop needs to a list."""
+    pick = _native.pick_positions
+
+    def picked(*arguments: Any) -> Any:
+        found = pick(*arguments)
+        blocks.append(np.unique(4 * found[1] + 128 >> 12))  # neighbours are int32
+        return found
+
+    _native.pick_positions = picked
+
+
+def belady(ids: list[np.ndarray[Any, Any]], num_batches: int, options: argparse.Namespace) -> float:
+    """Rows or blocks per batch, after the first ones, that Belady's cache must read."""
+    row_bytes = 2 * 4096 if options.structure else 4 * WIDTH  # neighbours, and ids of edges
+    cache = _native.LookaheadCache(options.cache // row_bytes)
     # All batches are announced: the cache is Belady's.
     numbers = [cache.announce(np.ascontiguousarray(batch, np.int64)) for batch in ids]
     misses = [len(cache.take(number)[2]) for number in numbers]
-    return float(np.mean(misses[options.skip :]))
+    per_batch = np.array_split(misses, num_batches)
+    needed = float(np.mean([np.sum(some) for some in per_batch[options.skip :]]))
+    return 2 * needed if options.structure else needed
 
 
 def rates(file: Path) -> dict[str, float]:
     """Reads per second of single rows and of blocks of 64 kB, and bytes per second in sequence."""
-    rows = (file.stat().st_size - 128) // (4 * WIDTH)
+    rows = (file.stat().st_size - 128) // (4 * WIDTH)  # of neighbours: pieces of 512 bytes
     rng, found = np.random.default_rng(), {}
     descriptor = os.open(file, os.O_RDONLY)
     blocks = rng.integers(rows - 128, size=4000)[:, None] + np.arange(128)
@@ -196,7 +266,7 @@ def rates(file: Path) -> dict[str, float]:
         while not reads.finished():
             select.select([reads.event], [], [], 1)
         seconds = time.perf_counter() - began
-        _, count, nbytes = reads.counts()
+        _, count, nbytes, _ = reads.counts()
         found[name] = nbytes / seconds if name == "sequence" else count / seconds
     os.close(descriptor)
     return found
@@ -205,18 +275,22 @@ def rates(file: Path) -> dict[str, float]:
 def main(options: argparse.Namespace) -> None:
     root = Path(options.folder)
     if not root.exists():
-        make_folder(root, options.scale)
-    file = next(root.rglob("*/x.npy"))
-    nbytes = file.stat().st_size
+        make_folder(root, options)
+    files = [next(root.rglob("*/x.npy"))]
+    if options.structure:
+        files = [next(root.rglob(name)) for name in ("indices.npy", "edge_id.npy")]
+    file, nbytes = files[0], sum(file.stat().st_size for file in files)
     options.cache = int(options.share * nbytes)
-    bare = run_case(options, "no features", None)
+    bare = run_case(options, "bare", None)
     if "error" in bare:
         raise SystemExit(bare["error"])
     # Batches with rows are larger than the ones that were measured: four in work at a time.
-    limit = bare["peak"] + options.cache + int(4 * bare["rows"] * 4 * WIDTH)
+    limit = bare["peak"] + options.cache
+    if not options.structure:
+        limit += int(4 * bare["rows"] * 4 * WIDTH)
     rest = (limit - options.cache) / 2**20
     print(
-        f"features {nbytes / 2**20:,.0f} MiB, rows get {options.cache / 2**20:,.0f} MiB, "
+        f"files {nbytes / 2**20:,.0f} MiB, their cache gets {options.cache / 2**20:,.0f} MiB, "
         f"structure, process and batches {rest:,.0f} MiB; {bare['rows']:,.0f} rows per batch"
     )
     times: dict[str, list[float]] = {}
@@ -229,14 +303,16 @@ def main(options: argparse.Namespace) -> None:
             f"per batch take {1e3 * floor:.1f} ms"
         )
         times.setdefault("floor", []).append(floor)
-        for case in options.cases.split(";"):
+        cases = [c for c in options.cases.split(";") if c != "PyG" or not options.structure]
+        for case in cases:
             found = run_case(options, case, None if case == "in memory" else limit)
             if "error" in found:
                 print(f"  {case}: {found['error']}")
                 continue
             times.setdefault(case, []).append(found["seconds"])
             disk = found["disk"]
-            missed = disk["missed"] / max(disk["asked"], 1)
+            asked, missed = ("edge_values", "edge_values_missed") if options.structure else DISK[:2]
+            missed = disk[missed] / max(disk[asked], 1)
             print(
                 f"  {case:<16}{1e3 * found['seconds']:8.1f} ms per batch, processor "
                 f"{1e3 * found['cpu']:.1f} ms, peak {found['peak'] / 2**20:,.0f} MiB, "
@@ -246,7 +322,7 @@ def main(options: argparse.Namespace) -> None:
             )
     medians = {case: statistics.median(values) for case, values in times.items()}
     mapped = min(medians[c] for c in medians if c.startswith("mapped") or c == "MADV_RANDOM")
-    bound = max(medians["in memory"], medians["floor"])
+    bound = max(medians.get("in memory", 0), medians["floor"])
     print("| case | ms per batch | the better of mapped / this | this / max(in memory, floor) |")
     print("|---|---|---|---|")
     for case, value in medians.items():
@@ -257,6 +333,8 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--folder", default="/tmp/khop-disk-bench")
     parser.add_argument("--scale", type=float, default=0.02)
+    parser.add_argument("--structure", action="store_true", help="of neighbours, not features")
+    parser.add_argument("--order", default="original", help="of nodes: see `khop partition`")
     parser.add_argument("--share", type=float, default=0.2)
     parser.add_argument("--batch-size", type=int, default=256)
     parser.add_argument("--fanouts", default="10,10")

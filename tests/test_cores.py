@@ -128,6 +128,29 @@ def test_no_torch_is_imported_for_it():
     assert done.stdout.split() == ["False"], done.stderr
 
 
+def test_memory_that_is_available(tmp_path):
+    """What is left of the smallest limit, with the files that the kernel would drop."""
+    machine = {"proc/meminfo": "MemTotal: 9 kB\nMemAvailable:       1000 kB"}
+    v1_mount = V1.replace("cpu,cpuacct", "memory").format(top="/")
+    v2_mount, in_v2, in_v1 = V2.format(top="/"), "sys/fs/cgroup/a", "sys/fs/cgroup/memory/a"
+    v2 = {f"{in_v2}/memory.max": "900", f"{in_v2}/memory.current": "700"}
+    stat_2 = "anon 5\ninactive_file 30\nactive_file 20\nunevictable 0"
+    v1 = {f"{in_v1}/memory.limit_in_bytes": "900", f"{in_v1}/memory.usage_in_bytes": "950"}
+    stat_1 = "cache 1\nactive_file 1\ninactive_file 1\ntotal_active_file 60\ntotal_inactive_file 40"
+    cases = [
+        ([], "", {}, None),
+        ([], "", machine, 1_024_000),
+        ([v2_mount], "0::/a", {f"{in_v2}/memory.max": "max", **machine}, 1_024_000),
+        ([v2_mount], "0::/a", {**v2, **machine}, 200),
+        ([v2_mount], "0::/a", {**v2, f"{in_v2}/memory.stat": stat_2, **machine}, 250),
+        ([v1_mount], "3:memory:/a", {**v1, f"{in_v1}/memory.stat": stat_1, **machine}, 50),
+        ([v1_mount], "3:memory:/a", {**v1, **machine}, 0),
+    ]
+    for i, (mounts, groups, files, expected) in enumerate(cases):
+        root = tree(tmp_path / str(i), mounts, groups, files)
+        assert cores.available_memory(root) == expected, i
+
+
 def test_memory_of_groups(tmp_path):
     """The smallest limit above a process counts, of both versions, and the machine's memory."""
     machine = {"proc/meminfo": "MemTotal:       1000 kB\nMemFree: 1 kB"}

@@ -61,6 +61,29 @@ def memory_limit(root: Path = Path("/")) -> int | None:
     return min((int(limit) for limit in limits if limit.isdecimal()), default=None)
 
 
+def available_memory(root: Path = Path("/")) -> int | None:
+    """Return the bytes of memory that this process may still fill. If not known, None.
+
+    Files that the kernel keeps in memory count as available: it drops them. Control groups have
+    the limits of `memory_limit`, less what their processes use.
+    """
+    info = _text(root / "proc/meminfo") or ""
+    machine = re.search(r"^MemAvailable: +(\d+) kB", info, re.MULTILINE)
+    amounts = [] if machine is None else [int(machine[1]) << 10]
+    for group in _groups(root, "memory"):
+        for limit_name, used_name in (
+            ("memory.max", "memory.current"),
+            ("memory.limit_in_bytes", "memory.usage_in_bytes"),
+        ):
+            limit, used = _text(group / limit_name) or "", _text(group / used_name) or ""
+            if limit.isdecimal() and used.isdecimal():
+                stat = _text(group / "memory.stat") or ""
+                prefix = "total_" if "\ntotal_" in stat else ""
+                files = re.findall(rf"^{prefix}(?:in)?active_file (\d+)$", stat, re.MULTILINE)
+                amounts.append(max(0, int(limit) - int(used) + sum(map(int, files))))
+    return min(amounts, default=None)
+
+
 @cache
 def _own_quota() -> float | None:
     """Return the processor time that control groups grant this process, in cores, or None."""

@@ -14,6 +14,7 @@ from khop.distributed import (
 )
 from khop.loader import NeighborLoader
 from support.cluster import jobs
+from support.reference.eviction import lru_misses, sieve_misses
 
 SEEDS = jobs.seeds_of_rank(0)
 COMMON = {"batch_size": 16, "seed": 3}
@@ -96,3 +97,22 @@ def test_bad_names(folder_of, names):
 def test_bad_memory(folder_of):
     with pytest.raises(ValueError, match="not a number of bytes"):
         load(folder_of("random", 1), 1, features_on_disk=True, disk_memory="much")
+
+
+@pytest.mark.parametrize("capacity", [60, 200])
+def test_other_rules_miss_what_their_oracles_miss(tmp_path, capacity):
+    """Of the nodes of real batches, with the memory that the cache has."""
+    data = jobs.make_graph()
+    data.wide = torch.rand(data.num_nodes, 16)
+    khop.partition_graph(data, tmp_path / "parts", 1)
+    memory = (4 << 20) + capacity * (16 * 4 + 96)
+    dataset = load(tmp_path / "parts", 1, features_on_disk=["wide"], disk_memory=memory)
+    loader = loader_of(dataset, CollocatedDistSamplingWorkerOptions())
+    ids = [node for batch in loader for node in batch.n_id.tolist()]
+    disk = loader.stats().disk
+    assert disk["asked"] == len(ids)
+    assert disk["lru_missed"] == lru_misses(ids, capacity)
+    assert disk["sieve_missed"] == sieve_misses(ids, capacity)
+    assert 0 < disk["missed"] < min(disk["lru_missed"], disk["sieve_missed"]) < len(ids)
+    assert "hits by LRU" in str(loader.stats())
+    loader.shutdown()

@@ -28,6 +28,7 @@ from khop.sampler.spec import SamplingOptions
 from khop.storage.part import Part
 from support.cluster import jobs
 from support.cluster.part_servers import serving
+from support.reference.eviction import lru_misses, sieve_misses
 from support.reference.lookahead_cache import WindowedBelady
 
 ROW_BYTES = 41  # of a node of jobs.make_graph
@@ -89,6 +90,22 @@ def test_epochs_that_overlap(graph, folder_of, num_workers):
             assert torch.equal(a.x, b.x)
             assert torch.equal(a.edge_attr, b.edge_attr)
     assert [list(pair) for pair in pairs] == [[], []]
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_other_rules_miss_what_their_oracles_miss(folder_of, num_workers):
+    """Of the nodes of real batches. Rows of edges have a cache of their own, if one fits."""
+    ours = make_loader(folder_of("random", 2), 2, num_workers, 90, with_edge=False)
+    own = set(ours.data.opened.node_ids(0, "node").tolist())
+    ids = [node for batch in ours for node in batch.n_id.tolist() if node not in own]
+    stats = ours.stats()
+    assert len(ids) == stats.rows["reused"] + stats.rows["remote"]
+    assert stats.other_rules == {
+        "lru_missed": lru_misses(ids, 90),
+        "sieve_missed": sieve_misses(ids, 90),
+    }
+    assert stats.rows["remote"] < min(stats.other_rules.values())
+    assert "by SIEVE" in str(stats)
 
 
 def test_repeated_rows_are_requested_once(graph, folder_of):

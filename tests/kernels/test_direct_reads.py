@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from khop import _native
+from support.reference.eviction import sieve_misses
 
 ENGINES = [True, False]
 
@@ -91,7 +92,7 @@ def test_neighbours_are_one_read(tmp_path, use_ring):
         reads.set_gap(gap)
         ids = np.array([0, 7, 8, 24, 999])  # blocks 0, 1, 3 and 124
         wait(reads, [reads.submit(ids, np.zeros((5, 512), np.uint8))])
-        counts.append(reads.counts()[1:])
+        counts.append(reads.counts()[1:3])
     assert counts == [(3, 4 * 4096), (2, 5 * 4096), (1, 125 * 4096)]
 
 
@@ -251,3 +252,70 @@ def test_bad_rows(tmp_path):
         reads.submit(np.array([0, 1]), np.zeros((2, 9), np.uint8))
     with pytest.raises(OSError, match="No such file"):
         _native.DirectReads(9999, 0, 8, 10)
+
+
+def bytes_of_blocks(count, file_bytes):
+    """Memory for some blocks, their entries, and the table of all blocks."""
+    return count * (4096 + 24) + -(-file_bytes // 4096) * 4
+
+
+@pytest.mark.parametrize("use_ring", ENGINES)
+@pytest.mark.parametrize("row_bytes", [1, 4, 8, 12, 60])
+@pytest.mark.parametrize("num_blocks", [1, 7, 1000])
+def test_cached_blocks_have_the_rows_of_the_file(tmp_path, use_ring, row_bytes, num_blocks):
+    """Rows that end in the next block, and the last block, which is not full, among them."""
+    num_rows = 100_000 // row_bytes
+    rows = write(tmp_path / "rows", num_rows, row_bytes)
+    memory = bytes_of_blocks(num_blocks, 128 + rows.nbytes)
+    reads = opened(tmp_path / "rows", num_rows, row_bytes, use_ring=use_ring, cache_bytes=memory)
+    rng = np.random.default_rng(0)
+    for count in (3, 500, 2000, 1, 2000):
+        ids = np.append(rng.integers(num_rows, size=count), num_rows - 1)
+        places = rng.permutation(len(ids))
+        out = np.zeros((len(ids), row_bytes), np.uint8)
+        assert set(wait(reads, [reads.submit(ids, out, places)]).values()) == {0}
+        assert (out[places] == rows[ids]).all()
+    asked, num_reads, _, cached = reads.counts()
+    assert asked == 4509
+    assert 0 < cached < asked
+    if num_blocks == 1000:
+        before = num_reads
+        out = np.zeros((num_rows, row_bytes), np.uint8)
+        wait(reads, [reads.submit(np.arange(num_rows), out)])
+        wait(reads, [reads.submit(np.arange(num_rows), out)])
+        assert reads.counts()[1] <= before + 1
+        assert (out == rows).all()
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.integers(0, 9), max_size=60), st.integers(1, 9))
+def test_blocks_are_kept_by_sieve(tmp_path_factory, blocks, capacity):
+    path = tmp_path_factory.getbasetemp() / "ten-blocks"
+    if not path.exists():
+        write(path, 40_960, 1, begin=0)
+    memory = bytes_of_blocks(capacity, 40_960)
+    reads = opened(path, 40_960, 1, 0, use_ring=False, cache_bytes=memory)
+    for block in blocks:
+        row = np.array([4096 * block + 17])
+        wait(reads, [reads.submit(row, np.zeros((1, 1), np.uint8))])
+    assert reads.counts()[3] == len(blocks) - sieve_misses(blocks, capacity)
+
+
+def test_failed_reads_are_not_cached(tmp_path):
+    path = tmp_path / "rows"
+    rows = write(path, 4000, 4, begin=0)
+    reads = opened(path, 4000, 4, 0, cache_bytes=1 << 20)
+    os.truncate(path, 8192)
+    out = np.zeros((1, 4), np.uint8)
+    last = np.array([3999])
+    for _ in range(2):
+        assert set(wait(reads, [reads.submit(last, out)]).values()) == {-1}
+    path.write_bytes(rows.tobytes())
+    assert set(wait(reads, [reads.submit(last, out)]).values()) == {0}
+    assert (out == rows[last]).all()
+
+
+def test_memory_of_a_cache_must_be_positive(tmp_path):
+    write(tmp_path / "rows", 10, 4)
+    with pytest.raises(ValueError, match="cache_bytes"):
+        opened(tmp_path / "rows", 10, 4, cache_bytes=-1)

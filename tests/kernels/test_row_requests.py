@@ -93,3 +93,42 @@ def test_weighted_draws_around_many_exclusions_take_little_memory():
     )
     assert peak_kib() - before < 20_000
     assert counts.tolist() == [3] * 64 and drawn.min() >= 50_000
+
+
+@pytest.mark.parametrize(
+    "fanout,replace", [(-1, False), (0, False), (3, False), (7, True), (50, False)]
+)
+@pytest.mark.parametrize("width", [np.int32, np.int64])
+def test_positions_are_those_of_drawn_edges(fanout, replace, width):
+    """Rows of all lengths, with trees, and a graph whose neighbours must not be read."""
+    rng = np.random.default_rng(fanout + 1)
+    degrees = rng.integers(0, 40, size=300)
+    degrees[7] = 100_000
+    indptr = np.append(0, np.cumsum(degrees)).astype(width)
+    neighbors = np.zeros(indptr[-1], np.int32)
+    row_ids = rng.permutation(300) + (1 << 33)
+    graph = _native.Csr(indptr, neighbors, row_ids, first_row=1000, first_edge=50)
+    ids = rng.integers(1000, 1300, size=400)
+    trees = rng.integers(0, 9, size=400).astype(np.int32)
+    hop = options(fanout, replace, key=5)
+    for some in (None, trees):
+        counts, positions = _native.pick_positions(graph, ids, hop, some)
+        expected, _, edges = _native.sample_rows(graph, ids, hop, some)
+        assert np.array_equal(counts, expected)
+        assert np.array_equal(positions + 50, edges)
+
+
+def test_positions_need_row_pointers_alone():
+    neighbors, ids = np.arange(4), np.zeros(2, np.int64)
+    timed = _native.Csr(np.array([0, 4]), neighbors, times=np.arange(4))
+    assert _native.pick_positions(timed, ids, options(-1))[1].tolist() == [0, 1, 2, 3] * 2
+    for hop in (options(2, last=True), options(2, method="labor")):
+        with pytest.raises(ValueError, match="row pointers"):
+            _native.pick_positions(timed, ids, hop)
+    with pytest.raises(ValueError, match="row pointers"):
+        _native.pick_positions(star(4, weighted=True), ids, options(2, weighted=True))
+    with pytest.raises(IndexError):
+        _native.pick_positions(timed, np.array([1]), options(2))
+    damaged = _native.Csr(np.array([0, 9, 4]), neighbors)
+    with pytest.raises(RuntimeError, match="corrupt"):
+        _native.pick_positions(damaged, ids, options(2))

@@ -11,8 +11,10 @@ import khop
 from khop.cli.main import main
 from khop.distributed import DistNeighborLoader, node_split
 from khop.partition import CutReport, PartitionFolder, RandomPartitioner
+from khop.partition.report.cache_hits import PredictedCache
 from khop.partition.report.cut_graph import CutGraph
 from support.cluster import twins
+from support.reference.lookahead_cache import WindowedBelady
 
 HOT = {"method": "frequency", "num_neighbors": [3, 2], "batch_size": 8, "cache_ratio": 0.1}
 
@@ -135,6 +137,52 @@ def test_seeds_that_are_not_known(tmp_path):
         CutReport.of(folder, seed_type="book")
     with pytest.raises(ValueError, match=r"batches must be at least 1 \(got 0\)"):
         CutReport.of(folder, seed_type="paper", batches=0)
+
+
+@pytest.mark.parametrize("window", [1, 3, 8])
+def test_predicted_hits_are_those_of_the_rule(window):
+    """As many as Belady's rule finds in plain Python, of the second half of the batches."""
+    rng = np.random.default_rng(window)
+    batches = [np.unique(rng.integers(100, size=30) ** 2 // 100) for _ in range(40)]
+    cache, oracle, hits, rows = PredictedCache(20, window), WindowedBelady(20), [], []
+    for batch in batches:
+        cache.add(batch)
+    for i, batch in enumerate(batches):
+        for later in batches[: 1 + window] if i == 0 else batches[i + window : i + window + 1]:
+            oracle.announce(later.tolist())
+        found = oracle.take(i)
+        hits.append(sum(row in found for row in batch.tolist()))
+        rows.append(len(batch))
+    assert cache.finish() == (sum(hits[20:]), sum(rows[20:]))
+    assert 0 < sum(hits[20:]) < sum(rows[20:])
+
+
+def test_predicted_hits_are_about_those_of_loaders(tmp_path, data):
+    khop.partition_graph(data, tmp_path / "parts", 2)
+    memory = 60 * 250
+    options = {"cache_memory": memory, "batch_size": 4, "shuffle": True, "seed": 3}
+    folder = PartitionFolder(tmp_path / "parts")
+    report = CutReport.of(folder, [3, 2], batch_size=4, batches=200, cache_memory=memory)
+    with twins.open_dataset(tmp_path / "parts", 2) as dataset:
+        seeds = node_split("train_mask", dataset, rank=0, homes=[0, 1])
+        loader = DistNeighborLoader(dataset, [3, 2], seeds, collect_features=True, **options)
+        for _ in range(8):
+            for _ in loader:
+                pass
+        assert loader.stats().hit_rate == pytest.approx(report.hits[0].remote, abs=0.08)
+
+
+def test_command_predicts_hits(tmp_path, capsys, data):
+    khop.partition_graph(data, tmp_path / "parts", 2)
+    words = ["inspect", str(tmp_path / "parts"), "--report", "--cache-memory", "20KB"]
+    words += ["--fanout", "3,2", "--batch-size", "4"]
+    assert main(words) == 0
+    assert "predicted hits of part  rows of other parts  rows on disk" in capsys.readouterr().out
+    assert main([*words, "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)["report"]
+    assert report["rows"][0]["batches"] == 64
+    assert 0 < report["hits"][0]["remote"] < 1
+    assert main([*words[:-1], "4", "--cache-memory", "some"]) != 0
 
 
 def test_command(tmp_path, capsys, data):

@@ -25,7 +25,7 @@ struct Release {
 class PyDirectReads {
  public:
   PyDirectReads(int file, int64_t begin, int64_t row_bytes, int64_t num_rows, bool use_ring,
-                int depth, int64_t max_bytes)
+                int depth, int64_t max_bytes, int64_t cache_bytes, int64_t pool_bytes)
       : num_rows_(num_rows), row_bytes_(row_bytes) {
     constexpr int64_t kMaxRow = int64_t{1} << 30;
     if (begin < 0 || row_bytes < 1 || row_bytes > kMaxRow || num_rows < 0) {
@@ -34,10 +34,15 @@ class PyDirectReads {
     if (depth < 1 || depth > 1024 || max_bytes < 4096 || max_bytes > kMaxRow) {
       throw nb::value_error("depth must be 1 to 1024, and max_bytes 4096 to 2^30");
     }
+    if (cache_bytes < 0 || pool_bytes < 0 || pool_bytes > kMaxRow) {
+      throw nb::value_error("cache_bytes must not be negative, and pool_bytes 0 to 2^30");
+    }
     cpu::DirectReadOptions options;
     options.use_ring = use_ring;
     options.depth = depth;
     options.max_bytes = max_bytes;
+    options.cache_bytes = cache_bytes;
+    options.pool_bytes = pool_bytes;
     const int copy = dup_of(file);
     reads_.reset(new cpu::DirectReads(copy, {begin, row_bytes, num_rows}, options));
   }
@@ -79,7 +84,7 @@ class PyDirectReads {
 
   nb::tuple counts() {
     const auto counts = reads().counts();
-    return nb::make_tuple(counts.rows, counts.reads, counts.bytes);
+    return nb::make_tuple(counts.rows, counts.reads, counts.bytes, counts.cached);
   }
 
   void close() {
@@ -120,9 +125,11 @@ void bind_direct_reads(nb::module_& m) {
                             R"(Reads of rows of a file past the page cache, many at a time.
 
 Threads of its own read. A fork cannot use it.)")
-      .def(nb::init<int, int64_t, int64_t, int64_t, bool, int, int64_t>(), nb::arg("file"),
-           nb::arg("begin"), nb::arg("row_bytes"), nb::arg("num_rows"), nb::arg("use_ring") = true,
-           nb::arg("depth") = 128, nb::arg("max_bytes") = int64_t{256} << 10,
+      .def(nb::init<int, int64_t, int64_t, int64_t, bool, int, int64_t, int64_t, int64_t>(),
+           nb::arg("file"), nb::arg("begin"), nb::arg("row_bytes"), nb::arg("num_rows"),
+           nb::arg("use_ring") = true, nb::arg("depth") = 128,
+           nb::arg("max_bytes") = int64_t{256} << 10, nb::arg("cache_bytes") = 0,
+           nb::arg("pool_bytes") = int64_t{4} << 20,
            R"(Opens the file again, and starts the threads.
 
 Args:
@@ -132,7 +139,10 @@ Args:
     num_rows: number of rows.
     use_ring: use io_uring where it is allowed; otherwise threads with pread.
     depth: reads in flight of io_uring.
-    max_bytes: most bytes of one read of several rows.)")
+    max_bytes: most bytes of one read of several rows.
+    cache_bytes: memory for blocks of the file that stay in memory, for rows that are far smaller
+        than a block (4 kB).
+    pool_bytes: memory of reads in flight of io_uring, at least for two reads of the longest.)")
       .def("submit", &PyDirectReads::submit, nb::arg("rows").noconvert(),
            nb::arg("out").noconvert(), nb::arg("places").noconvert().none() = nb::none(),
            R"(Begins to read rows to out[places[i]], or to out[i]; returns the job's number.
@@ -155,7 +165,8 @@ The error is 0, an error's number (errno), or -1 if the file ends before the row
       .def(
           "set_gap", [](PyDirectReads& self, int64_t bytes) { self.reads().set_gap(bytes); },
           nb::arg("bytes"), "Sets the most bytes between rows that are read to save a read.")
-      .def("counts", &PyDirectReads::counts, "Rows asked for, reads of the file, and their bytes.");
+      .def("counts", &PyDirectReads::counts,
+           "Rows asked for, reads of the file, their bytes, and rows that were in memory.");
 }
 
 }  // namespace khop::bindings

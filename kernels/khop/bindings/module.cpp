@@ -44,6 +44,7 @@ NB_MODULE(_native, m) {
   bind_edge_split(m);
   bind_owner_split(m);
   bind_lookahead_cache(m);
+  bind_cache_model(m);
   bind_weights(m);
   bind_times(m);
   bind_assign(m);

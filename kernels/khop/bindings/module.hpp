@@ -27,6 +27,7 @@ void bind_direct_reads(nb::module_& m);
 void bind_convert(nb::module_& m);
 void bind_edge_split(nb::module_& m);
 void bind_owner_split(nb::module_& m);
+void bind_cache_model(nb::module_& m);
 void bind_lookahead_cache(nb::module_& m);
 void bind_weights(nb::module_& m);
 void bind_times(nb::module_& m);

@@ -68,6 +68,21 @@ nb::tuple sample_rows_of(const Csr& graph, const In<int64_t>& ids, const HopOpti
   return sample_pieces_of(graph, ids, options, trees, times, &pairs, nullptr);
 }
 
+nb::tuple pick_positions_of(const Csr& graph, const In<int64_t>& ids, const HopOptions& options,
+                            const std::optional<In<int32_t>>& trees) {
+  const cpu::RowSet rows = row_set(ids, trees, std::nullopt);
+  const cpu::HopSpec spec(options, nullptr);
+  return graph.visit([&](const auto& view) {
+    using Col = std::remove_const_t<std::remove_pointer_t<decltype(view.indices)>>;
+    cpu::DrawnRows<Col> drawn;
+    {
+      nb::gil_scoped_release release;
+      cpu::pick_positions(view, rows, static_cast<int64_t>(ids.shape(0)), spec, drawn);
+    }
+    return nb::make_tuple(to_numpy(std::move(drawn.counts)), to_numpy(std::move(drawn.edges)));
+  });
+}
+
 // Of other trees the keys would be those of these.
 void check_trees(const cpu::RowSet& rows, int64_t count, int64_t num_trees) {
   for (int64_t i = 0; rows.trees != nullptr && i < count; ++i) {
@@ -154,6 +169,10 @@ void bind_sample(nb::module_& m) {
   m.def("sample_rows", &sample_pieces_of, nb::arg("graph"), nb::arg("ids").noconvert(),
         nb::arg("options"), nb::arg("trees").noconvert().none(),
         nb::arg("times").noconvert().none(), nb::arg("excluded").none(), nb::arg("stop").none());
+  m.def("pick_positions", &pick_positions_of, nb::arg("graph"), nb::arg("ids").noconvert(),
+        nb::arg("options"), nb::arg("trees").noconvert().none() = nb::none(),
+        "Draws positions of neighbours in the graph's arrays, and reads nothing but its row "
+        "pointers: (counts int32, positions int64).");
   m.def("induce_rows", &induce_rows_of, nb::arg("graph"), nb::arg("ids").noconvert(),
         nb::arg("members").noconvert(), nb::arg("num_nodes"), nb::arg("with_edges"),
         nb::arg("disjoint") = false, nb::arg("trees").noconvert().none() = nb::none(),

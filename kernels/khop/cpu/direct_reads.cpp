@@ -19,11 +19,26 @@
 namespace khop::cpu {
 namespace {
 
-constexpr int64_t kBlock = 4096;  // alignment of offsets, lengths and memory: the most disks want
-constexpr int kAttempts = 100;    // of a read that is interrupted or refused for the moment
+// Alignment of offsets, lengths and memory: the most that disks want.
+constexpr int64_t kBlock = BlockCache::kBlock;
+constexpr int kAttempts = 100;         // of a read that is interrupted or refused for the moment
+constexpr int64_t kRowsAtOnce = 4096;  // of the cache, with its lock
 
 int64_t down(int64_t bytes) { return bytes - bytes % kBlock; }
 int64_t up(int64_t bytes) { return down(bytes + kBlock - 1); }
+
+void copy_row(char* to, const char* from, std::size_t bytes) {
+  switch (bytes) {  // neighbours and edges: a call would take longer than the copy
+    case 4:
+      std::memcpy(to, from, 4);
+      break;
+    case 8:
+      std::memcpy(to, from, 8);
+      break;
+    default:
+      std::memcpy(to, from, bytes);
+  }
+}
 
 struct Entry {
   int64_t row, place;
@@ -64,6 +79,9 @@ DirectReads::~DirectReads() {
 bool DirectReads::is_of_this_process() const { return owner_ == getpid(); }
 
 void DirectReads::start() {
+  if (options_.cache_bytes > 0) {
+    cache_ = BlockCache(options_.cache_bytes, region_.begin + region_.num_rows * region_.row_bytes);
+  }
   const int flags = fcntl(file_, F_GETFL);
   is_direct_ = fcntl(file_, F_SETFL, flags | O_DIRECT) == 0;
   event_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -136,10 +154,14 @@ int64_t DirectReads::submit(const int64_t* rows, int64_t count, const int64_t* p
   if (!std::is_sorted(job->entries.begin(), job->entries.end(), by_row)) {
     std::sort(job->entries.begin(), job->entries.end(), by_row);
   }
-  job->unread = job->left = count;
+  if (cache_.capacity() > 0) copy_cached(*job);
+  const auto missed = static_cast<int64_t>(job->entries.size());
+  job->unread = job->left = missed;
   const std::lock_guard<std::mutex> lock(lock_);
   job->id = next_job_++;
-  if (count == 0 || is_closed_) {
+  counts_.rows += count;
+  counts_.cached += count - missed;
+  if (missed == 0 || is_closed_) {
     finished_.push_back({job->id, is_closed_ ? ECANCELED : 0});
     eventfd_write(event_, 1);
     return job->id;
@@ -148,7 +170,6 @@ int64_t DirectReads::submit(const int64_t* rows, int64_t count, const int64_t* p
   job->cursor = std::lower_bound(job->entries.begin(), job->entries.end(), head, by_row) -
                 job->entries.begin();
   jobs_.push_back(job);
-  counts_.rows += count;
   work_.notify_all();
   return job->id;
 }
@@ -240,9 +261,60 @@ void DirectReads::copy_rows(const Read& read) const {
     for (int64_t i = part.first; i < part.end; ++i) {
       const Entry& entry = part.job->entries[i];
       const int64_t begin = region_.begin + entry.row * region_.row_bytes - read.offset;
-      std::memcpy(part.job->out + entry.place * region_.row_bytes, read.memory + begin, bytes);
+      copy_row(part.job->out + entry.place * region_.row_bytes, read.memory + begin, bytes);
     }
   }
+}
+
+// Only blocks with rows that were asked for: others may be read to save a read.
+void DirectReads::cache_blocks(const Read& read) {
+  const int64_t end = region_.begin + region_.num_rows * region_.row_bytes;
+  const std::lock_guard<std::mutex> lock(cache_lock_);
+  for (const auto& part : read.parts) {
+    int64_t next = 0;
+    for (int64_t i = part.first; i < part.end; ++i) {
+      const int64_t begin = region_.begin + part.job->entries[i].row * region_.row_bytes;
+      const int64_t last = (begin + region_.row_bytes - 1) / kBlock;
+      for (int64_t block = std::max(next, begin / kBlock); block <= last; ++block) {
+        const int64_t offset = block * kBlock;
+        if (std::min(offset + kBlock, end) > read.offset + read.read) return;
+        cache_.insert(block, read.memory + (offset - read.offset));
+      }
+      next = last + 1;
+    }
+  }
+}
+
+void DirectReads::copy_cached(Job& job) {
+  auto& entries = job.entries;
+  const auto count = static_cast<int64_t>(entries.size());
+  int64_t missed = 0;
+  for (int64_t first = 0; first < count; first += kRowsAtOnce) {
+    const std::lock_guard<std::mutex> lock(cache_lock_);
+    int64_t known = -1;  // block of `memory`: entries are in the order of the file
+    const char* memory = nullptr;
+    for (int64_t i = first; i < std::min(first + kRowsAtOnce, count); ++i) {
+      const Entry entry = entries[i];
+      int64_t from = region_.begin + entry.row * region_.row_bytes;
+      char* out = job.out + entry.place * region_.row_bytes;
+      int64_t left = region_.row_bytes;
+      while (left > 0) {
+        const int64_t block = from / kBlock;
+        if (block != known) {
+          known = block;
+          memory = cache_.find(block);
+        }
+        if (memory == nullptr) break;
+        const int64_t some = std::min(left, (block + 1) * kBlock - from);
+        copy_row(out, memory + (from - block * kBlock), static_cast<std::size_t>(some));
+        from += some;
+        out += some;
+        left -= some;
+      }
+      if (left > 0) entries[missed++] = entry;
+    }
+  }
+  entries.resize(static_cast<std::size_t>(missed));
 }
 
 bool DirectReads::goes_on(Read& read, int64_t result, int& error) {
@@ -257,7 +329,10 @@ bool DirectReads::goes_on(Read& read, int64_t result, int& error) {
     return true;
   }
   const int64_t total = read.read + result;
-  if (total >= read.needed) return false;
+  if (total >= read.needed) {
+    read.read = total;
+    return false;
+  }
   if (down(total) <= read.read) {  // the file ends before the rows do
     error = kTruncated;
     return false;
@@ -337,7 +412,10 @@ void DirectReads::run_ring() {
         push(done.tag);
         continue;
       }
-      if (errors[done.tag] == 0) copy_rows(read);
+      if (errors[done.tag] == 0) {
+        copy_rows(read);
+        if (cache_.capacity() > 0) cache_blocks(read);
+      }
       ended.push_back(done.tag);
     }
     lock.lock();
@@ -368,7 +446,10 @@ void DirectReads::run_thread(char* memory) {
                      read.offset + read.read);
       if (result < 0) result = -errno;
     } while (goes_on(read, result, error));
-    if (error == 0) copy_rows(read);
+    if (error == 0) {
+      copy_rows(read);
+      if (cache_.capacity() > 0) cache_blocks(read);
+    }
     lock.lock();
     complete(read, error);
   }

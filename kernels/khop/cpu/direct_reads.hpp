@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "khop/cpu/block_cache.hpp"
 #include "khop/cpu/io_ring.hpp"
 
 namespace khop::cpu {
@@ -26,6 +27,7 @@ struct DirectReadOptions {
   int num_threads = 8;                     // reads in flight without it
   int64_t pool_bytes = int64_t{4} << 20;   // of reads in flight
   int64_t max_bytes = int64_t{256} << 10;  // of one read of several rows
+  int64_t cache_bytes = 0;                 // for blocks that stay in memory
 };
 
 // Table of rows in a file: row i has the bytes [begin + i * row_bytes, begin + (i + 1) *
@@ -40,6 +42,7 @@ struct DirectReadCounts {
   int64_t rows = 0;
   int64_t reads = 0;
   int64_t bytes = 0;
+  int64_t cached = 0;  // of the rows
 };
 
 class DirectReads {
@@ -95,6 +98,9 @@ class DirectReads {
   // or an error has occurred.
   bool goes_on(Read& read, int64_t result, int& error);
   void copy_rows(const Read& read) const;
+  void cache_blocks(const Read& read);
+  // Copies rows whose blocks are in memory, and removes them from the job.
+  void copy_cached(Job& job);
   // The following are called with the lock.
   bool next_read(Read& out);
   int64_t next_row();
@@ -120,6 +126,9 @@ class DirectReads {
   std::vector<Finished> finished_;
   DirectReadCounts counts_;
   std::vector<std::thread> threads_;
+
+  std::mutex cache_lock_;
+  BlockCache cache_;
 };
 
 }  // namespace khop::cpu

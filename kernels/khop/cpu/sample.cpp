@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <stdexcept>
 
 #include "khop/cpu/edge_pipeline.hpp"
 #include "khop/cpu/part_rows.hpp"
@@ -127,6 +128,24 @@ void sample_rows(const CsrView<Ptr, Col>& graph, const RowSet& rows, int64_t num
 }
 
 template <class Ptr, class Col>
+void pick_positions(const CsrView<Ptr, Col>& graph, const RowSet& rows, int64_t num_rows,
+                    const HopSpec& spec, DrawnRows<Col>& out) {
+  if (spec.method != HopMethod::kNeighbor || spec.weighted || spec.excluded != nullptr ||
+      spec.last || (graph.times != nullptr && rows.times != nullptr)) {
+    throw std::invalid_argument("these draws read more of a graph than its row pointers");
+  }
+  RowDrawer<Ptr, Col> drawer(graph, spec);
+  out.counts.resize(num_rows);
+  for (int64_t first = 0; first < num_rows; first += kBlockRows) {
+    check_stop(spec.stop);
+    const int64_t coming = std::min(first + kRowsAhead, num_rows);
+    drawer.prefetch_rows(rows.ids + coming, std::min(kBlockRows, num_rows - coming));
+    drawer.draw(rows.from(first), std::min(kBlockRows, num_rows - first), out.counts.data() + first,
+                out.edges);
+  }
+}
+
+template <class Ptr, class Col>
 void sample_hop(const CsrView<Ptr, Col>& graph, const Frontier& frontier, const HopSpec& spec,
                 NodeSet& sources, EdgeList& out) {
   RowDrawer<Ptr, Col> drawer(graph, spec);
@@ -145,6 +164,8 @@ void sample_hop(const std::vector<CsrView<Ptr, Col>>& parts, const Frontier& fro
 #define KHOP_INSTANTIATE(Ptr, Col)                                                              \
   template void sample_rows<Ptr, Col>(const CsrView<Ptr, Col>&, const RowSet&, int64_t,         \
                                       const HopSpec&, DrawnRows<Col>&);                         \
+  template void pick_positions<Ptr, Col>(const CsrView<Ptr, Col>&, const RowSet&, int64_t,      \
+                                         const HopSpec&, DrawnRows<Col>&);                      \
   template void sample_hop<Ptr, Col>(const CsrView<Ptr, Col>&, const Frontier&, const HopSpec&, \
                                      NodeSet&, EdgeList&);                                      \
   template void sample_hop<Ptr, Col>(const std::vector<CsrView<Ptr, Col>>&, const Frontier&,    \

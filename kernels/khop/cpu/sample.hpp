@@ -26,6 +26,13 @@ template <class Ptr, class Col>
 void sample_rows(const CsrView<Ptr, Col>& graph, const RowSet& rows, int64_t num_rows,
                  const HopSpec& spec, DrawnRows<Col>& out);
 
+// Draws as `sample_rows` from row pointers alone: neighbours and other columns are not read.
+// `edges` has the drawn positions, and there are no neighbours. Throws std::invalid_argument for
+// draws that need columns: by time, by weight, by LABOR, or around excluded edges.
+template <class Ptr, class Col>
+void pick_positions(const CsrView<Ptr, Col>& graph, const RowSet& rows, int64_t num_rows,
+                    const HopSpec& spec, DrawnRows<Col>& out);
+
 // Draws one hop and numbers what it finds: samples the frontier, adds its neighbours to `sources`
 // (which may be the frontier's own set) and appends the edges to `out`.
 template <class Ptr, class Col>

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from khop.cli.arguments import Arguments
-from khop.cores import affinity, available_cores, cpu_quota
+from khop.cores import affinity, available_cores, available_memory, cpu_quota
 from khop.plugins import GROUPS
 from khop.tables import human_bytes
 
@@ -77,6 +77,7 @@ def report() -> dict[str, Section]:
         "system": _system,
         "processor": _processor,
         "memory": _memory,
+        "reads of files on disk": _disk,
         "CUDA": _cuda,
         "shared memory": _shared_memory,
         "limits": _limits,
@@ -190,14 +191,25 @@ def _processor() -> Section:
 
 def _memory() -> Section:
     info = _colon_file("/proc/meminfo")
-    limit = _read("/sys/fs/cgroup/memory.max")
+    limit, available = _read("/sys/fs/cgroup/memory.max"), available_memory()
     return {
         "total": _kibibytes(info.get("MemTotal")),
         "available": _kibibytes(info.get("MemAvailable")),
         "swap": _kibibytes(info.get("SwapTotal")),
         "limit of the control group": human_bytes(int(limit)) if limit and limit != "max" else None,
+        "available to this process": None if available is None else human_bytes(available),
         "overcommit": _read("/proc/sys/vm/overcommit_memory"),
     }
+
+
+def _disk() -> Section:
+    from khop import _native
+
+    with Path(sys.executable).open("rb") as file:
+        reads = _native.DirectReads(file.fileno(), 0, mmap.PAGESIZE, 1)
+        section = {"io_uring": reads.uses_ring, "direct I/O (of Python's file)": reads.is_direct}
+        reads.close()
+    return section
 
 
 def _cuda() -> Section:

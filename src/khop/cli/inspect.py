@@ -29,7 +29,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=[15, 10, 5],
     )
     drawn.value("--batch-size", "N", "seeds per batch (default: 1024)", int, default=1024)
-    drawn.value("--batches", "N", "batches of each part (default: 8)", int, default=8)
+    drawn.value("--batches", "N", "batches of each part (default: 8, or 64 with a cache)", int)
+    drawn.value(
+        "--cache-memory",
+        "BYTES",
+        "predict the hits of a cache of node rows of this size, such as 2GB: of rows of other "
+        "parts (cache_memory of a loader), and of rows on disk (disk_memory)",
+    )
     drawn.value(
         "--seed-type",
         "TYPE",
@@ -47,6 +53,7 @@ def run(arguments: argparse.Namespace) -> int:
     summary = FolderSummary.of(folder)
     report = None
     if arguments.report:
+        default = 8 if arguments.cache_memory is None else 64
         with progress_bar() as progress:
             progress(f"drawing batches of {folder.root}", 0, 1)
             report = CutReport.of(
@@ -54,7 +61,8 @@ def run(arguments: argparse.Namespace) -> int:
                 arguments.fanout,
                 batch_size=arguments.batch_size,
                 seed_type=arguments.seed_type,
-                batches=arguments.batches,
+                batches=default if arguments.batches is None else arguments.batches,
+                cache_memory=arguments.cache_memory,
             )
     if arguments.plot:
         with progress_bar() as progress:

@@ -6,7 +6,8 @@ reads in the order of the file.
 
 The cache is planned by `_native.LookaheadCache`: the rows of batches that `expect` has announced
 count first. Half of the announced batches are read ahead, into memory that counts as cache. For the
-other half, the cache keeps rows.
+other half, the cache keeps rows. Rows of less than 64 bytes have a cache of blocks instead, in
+`_native.DirectReads`: a plan would take more memory than the rows.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ from khop.errors import RowStoreError
 from khop.typing import Array, Int64Array, IntArray
 
 # Bytes of reads in flight: see `DirectReadOptions` of the kernels.
-_POOL_BYTES = 4 << 20
+_POOL_BYTES, _NARROW_POOL_BYTES = 4 << 20, 1 << 20
+# A page of 4 kB has many rows that are narrower.
+NARROW_BYTES = 64
 # Bytes of a cached row beside the row: its owner and position here, and its entry in the plan.
 _PLAN_BYTES = 96
 _MOST_EXPECTED = 64
@@ -45,6 +48,12 @@ class DiskCounts(NamedTuple):
         missed: rows of these that were not in the cache.
         reads: reads of the file. Each has one or more of the missed rows.
         nbytes: bytes of these reads.
+        edge_values: values of the graph's structure that were asked for: neighbours, ids of edges,
+            times, weights.
+        edge_values_missed: values of these that were not in the cache.
+        lru_missed: rows that a cache of as many rows would not have had that keeps the rows of the
+            last uses (LRU). An estimate by a sample of the rows for caches of more than 32,768.
+        sieve_missed: the same for a cache by the rule SIEVE.
 
     Example:
         >>> khop.data.direct_reads.DiskCounts(asked=4, missed=2, reads=1, nbytes=4096).missed
@@ -55,10 +64,24 @@ class DiskCounts(NamedTuple):
     missed: int = 0
     reads: int = 0
     nbytes: int = 0
+    edge_values: int = 0
+    edge_values_missed: int = 0
+    lru_missed: int = 0
+    sieve_missed: int = 0
+
+    def of_structure(self) -> DiskCounts:
+        """Return the counts of rows as counts of the graph's structure."""
+        return DiskCounts(0, 0, self.reads, self.nbytes, self.asked, self.missed)
 
     def since(self, before: DiskCounts) -> DiskCounts:
         """Return the difference to earlier counts."""
         return DiskCounts(*map(operator.sub, self, before))
+
+
+def rows_in_memory(nbytes: int, row_bytes: int) -> int:
+    """Return the number of rows that a cache of `nbytes` keeps, beside reads and their plan."""
+    left = max(0, nbytes - _POOL_BYTES)
+    return (left - left // 8) // (row_bytes + _PLAN_BYTES)
 
 
 class _Ticket(ReadTicket):
@@ -75,17 +98,7 @@ class _Ticket(ReadTicket):
 class _Read:
     """Rows on their way to `out`. `waits` counts what must still land."""
 
-    __slots__ = (
-        "error",
-        "followers",
-        "ids",
-        "key",
-        "out",
-        "positions",
-        "slots",
-        "ticket",
-        "waits",
-    )
+    __slots__ = ("error", "followers", "ids", "key", "out", "positions", "slots", "ticket", "waits")
 
     def __init__(self, key: int, ids: Int64Array, out: Array, ticket: _Ticket) -> None:
         self.key, self.ids, self.out, self.ticket = key, ids, out, ticket
@@ -136,17 +149,34 @@ class ProcessReads:
     ) -> None:
         self._owner = os.getpid()
         self._path, self._row, self._num_rows = path, row, num_rows
-        self._native = _native.DirectReads(descriptor, begin, row.nbytes, num_rows, use_ring)
+        gap = gap_of(descriptor, use_ring)
+        is_narrow = row.nbytes < NARROW_BYTES
+        pool = _NARROW_POOL_BYTES if is_narrow else _POOL_BYTES
+        left = max(0, memory - pool)
+        of_blocks = left if is_narrow else 0
+        left -= of_blocks
+        # An eighth of the memory is for batches that are read ahead, if any are announced.
+        self._most_early, self._early = left // 8, 0
+        self._native = _native.DirectReads(
+            descriptor,
+            begin,
+            row.nbytes,
+            num_rows,
+            use_ring,
+            cache_bytes=of_blocks,
+            pool_bytes=pool,
+        )
+        self._native.set_gap(gap)
         # At exit, threads must not write to memory that is gone.
         self._end = weakref.finalize(self, self._native.close)
         self.event = self._native.event
         self._lock = threading.Lock()
         self._is_closed = False
-        left = max(0, memory - _POOL_BYTES)
-        # An eighth of the memory is for batches that are read ahead, if any are announced.
-        self._most_early, self._early = left // 8, 0
-        capacity = min((left - self._most_early) // (row.nbytes + _PLAN_BYTES), num_rows, 1 << 30)
+        of_rows = 0 if is_narrow else rows_in_memory(memory, row.nbytes)
+        capacity = min(of_rows, num_rows, 1 << 30)
         self._cache = _native.LookaheadCache(capacity) if capacity else None
+        # Other rules would read nothing ahead.
+        self._model = _native.CacheModel(min(left // (row.nbytes + _PLAN_BYTES), num_rows))
         self._table = np.empty((capacity, row.nbytes), np.uint8)
         # Of each slot: the read in flight whose row goes there, or -1, and the row's position.
         self._owners = np.full(capacity, -1, np.int32)
@@ -156,10 +186,6 @@ class ProcessReads:
         self._jobs: dict[int, tuple[_Read, bool]] = {}
         self._expected: deque[_Expected] = deque()
         self._asked = self._missed = 0
-        self._native.set_gap(
-            gap_of(self._native, os.fstat(descriptor).st_dev, row.nbytes, num_rows)
-        )
-        self._measured = self._native.counts()[1:]
 
     @property
     def is_own(self) -> bool:
@@ -168,8 +194,9 @@ class ProcessReads:
 
     def counts(self) -> DiskCounts:
         """Return the counts so far."""
-        reads = map(operator.sub, self._native.counts()[1:], self._measured)
-        return DiskCounts(self._asked, self._missed, *reads)
+        _, reads, nbytes, in_blocks = self._native.counts()
+        missed = self._missed - in_blocks
+        return DiskCounts(self._asked, missed, reads, nbytes, 0, 0, *self._model.misses)
 
     def read(self, ids: Int64Array, out: Array) -> Ticket | None:
         """Read rows into `out`. See `RowStore.read`."""
@@ -210,7 +237,7 @@ class ProcessReads:
     def expect(self, ids: Int64Array) -> None:
         """Announce the rows of a later batch. See `RowStore.expect`."""
         with self._lock:
-            if self._is_closed:
+            if self._is_closed or self._most_early == 0:
                 return
             while len(self._expected) >= _MOST_EXPECTED:
                 self._forget(self._expected.popleft())
@@ -246,6 +273,7 @@ class ProcessReads:
             self._missed += len(ids)
             self._submit(read, ids, None, True)
             return read
+        self._model.ask(ids)
         if batch is None:
             batch = self._cache.announce(ids)
         taken = self._cache.take(batch)

@@ -15,11 +15,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from khop.data.arrays import check_range, storage_dtype
-from khop.data.direct_reads import DiskCounts, ProcessReads
-from khop.data.files import load_npy, release_pages
+from khop.data.direct_reads import NARROW_BYTES, DiskCounts, ProcessReads
+from khop.data.files import file_region_of, load_npy, release_pages
 from khop.data.hot_rows import parse_bytes
 from khop.data.row_store import RowFormat, RowStore
 from khop.data.tickets import Ticket
+from khop.errors import RowStoreError
 from khop.typing import Array, Int64Array, IntArray
 
 ENGINES = ("auto", "threads")
@@ -27,9 +28,6 @@ ENGINES = ("auto", "threads")
 
 MAX_ROW_BYTES = 1 << 20
 """Most bytes of a row."""
-
-# A page of 4 kB has many rows that are narrower: mapping reads them well enough.
-_NARROW_BYTES = 64
 
 
 class DiskOptions(NamedTuple):
@@ -39,6 +37,7 @@ class DiskOptions(NamedTuple):
         names: names of the attributes, of nodes and of edges.
         cache_memory: bytes of a process for all of these attributes, see `rows_on_disk`.
         engine: one of `ENGINES`.
+        structure: whether neighbours and edge ids are read so, too.
 
     Example:
         >>> khop.data.direct_rows.DiskOptions(("x",), 1 << 30).among(4).cache_memory
@@ -48,23 +47,29 @@ class DiskOptions(NamedTuple):
     names: tuple[str, ...]
     cache_memory: int
     engine: str = "auto"
+    structure: bool = False
 
     @classmethod
     def of(
-        cls, widths: Sequence[tuple[str, int]], names: bool | Sequence[str], cache_memory: int
+        cls,
+        widths: Sequence[tuple[str, int]],
+        names: bool | Sequence[str],
+        cache_memory: int,
+        structure: bool = False,
     ) -> DiskOptions | None:
-        """Return the options of attributes that a user names. If none, None.
+        """Return the options that a user chooses. If nothing is read so, None.
 
         Args:
             widths: name and bytes of a row of each attribute that there is.
             names: the names. True: all attributes with rows of 64 bytes or more.
             cache_memory: see above.
+            structure: see above.
 
         Raises:
             ValueError: there is no such attribute, or it has rows of more than 1 MiB.
         """
         if isinstance(names, bool):
-            chosen = {name for name, width in widths if names and width >= _NARROW_BYTES}
+            chosen = {name for name, width in widths if names and width >= NARROW_BYTES}
         else:
             chosen = {names} if isinstance(names, str) else set(names)
         for name in sorted(chosen):
@@ -74,15 +79,17 @@ class DiskOptions(NamedTuple):
                     f"features_on_disk: no attribute '{name}' with rows of 1 to {MAX_ROW_BYTES} "
                     f"bytes: there are {dict(widths)}"
                 )
-        return cls(tuple(sorted(chosen)), cache_memory) if chosen else None
+        if not chosen and not structure:
+            return None
+        return cls(tuple(sorted(chosen)), cache_memory, structure=structure)
 
     @classmethod
     def from_json(cls, content: Sequence[Any] | None) -> DiskOptions | None:
         """Return the options that JSON, where they are a list, holds. If None, there are none."""
         if content is None:
             return None
-        names, cache_memory, engine = content
-        return cls(tuple(names), cache_memory, engine)
+        names, *rest = content
+        return cls(tuple(names), *rest)
 
     def among(self, num_processes: int) -> DiskOptions:
         """Return the options of each of several processes, which divide the memory."""
@@ -107,6 +114,7 @@ class DirectRows(RowStore):
 
     Raises:
         ValueError: rows of more than 1 MiB, an unknown engine, or a negative amount of memory.
+        RowStoreError: the file ends before its rows.
     """
 
     def __init__(
@@ -127,6 +135,11 @@ class DirectRows(RowStore):
             )
         if options.engine not in ENGINES:
             raise ValueError(f"engine must be one of {ENGINES} (got {options.engine!r})")
+        region = file_region_of(rows)
+        end = os.fstat(descriptor).st_size
+        self._begin = end - rows.nbytes if region is None else region.offset
+        if self._begin < 0 or self._begin + rows.nbytes > end:
+            raise RowStoreError(f"'{path}' ends before its rows: it was cut off or replaced")
         self.array = rows
         self.path = path
         self.options = options
@@ -136,8 +149,8 @@ class DirectRows(RowStore):
 
     def __reduce__(self) -> tuple[object, ...]:
         """Pickle the path: the process that unpickles the store opens the file again."""
-        _, cache_memory, engine = self.options
-        return rows_on_disk, (self.path, self.stored.dtype, cache_memory, engine)
+        options = self.options
+        return rows_on_disk, (self.path, self.stored.dtype, options.cache_memory, options.engine)
 
     def read(self, ids: Int64Array, out: Array) -> Ticket | None:
         """See `RowStore.read`. Rows in the cache are copied now, and others are read by threads."""
@@ -166,11 +179,10 @@ class DirectRows(RowStore):
             self._lock, self._reads = threading.Lock(), None
         with self._lock:
             if self._reads is None:
-                begin = os.fstat(self._descriptor).st_size - self.array.nbytes
                 self._reads = ProcessReads(
                     self._descriptor,
                     self.path,
-                    begin,
+                    self._begin,
                     self.stored,
                     self.num_rows,
                     self.options.cache_memory,

@@ -6,6 +6,7 @@ distance is the time of a further read times the rate of bytes in sequence.
 
 from __future__ import annotations
 
+import os
 import select
 import time
 from typing import Any
@@ -20,44 +21,46 @@ _log = EventLogger(__name__)
 
 # Bytes between rows: of files that are too small to measure, and limits.
 _GAP, _LEAST_GAP, _MOST_GAP = 32 << 10, 4 << 10, 256 << 10
-_LEAST_FILE = 64 << 20
+_LEAST_FILE, _BLOCK = 64 << 20, 4096
 _SEQUENCE_BYTES, _SINGLES, _SECONDS = 4 << 20, 128, 1.0
 _gaps: dict[int, int] = {}  # by disk
-_late: list[Array] = []  # memory of reads that were given up
+_late: list[tuple[_native.DirectReads, Array]] = []  # reads that were given up, and their memory
 
 
-def gap_of(reads: _native.DirectReads, disk: int, row_bytes: int, num_rows: int) -> int:
-    """Return the most bytes between two rows that are worth reading to save a read.
+def gap_of(descriptor: int, use_ring: bool) -> int:
+    """Return the most bytes between two rows of a file that are worth reading to save a read.
 
     Args:
-        reads: a file's reads, none of them in flight.
-        disk: number of the disk, which is measured once per process.
-        row_bytes: bytes of a row.
-        num_rows: number of rows.
+        descriptor: descriptor of the file. A disk is measured once per process, by the first file
+            that is large enough.
+        use_ring: whether to use io_uring where it is allowed.
     """
-    if disk not in _gaps and num_rows * row_bytes >= _LEAST_FILE:
-        _gaps[disk] = _measure(reads, row_bytes, num_rows)
-    return _gaps.get(disk, _GAP)
+    status = os.fstat(descriptor)
+    if status.st_dev not in _gaps and status.st_size >= _LEAST_FILE:
+        num_blocks = status.st_size // _BLOCK
+        reads = _native.DirectReads(descriptor, 0, _BLOCK, num_blocks, use_ring)
+        _gaps[status.st_dev] = _measure(reads, num_blocks)
+    return _gaps.get(status.st_dev, _GAP)
 
 
-def _measure(reads: _native.DirectReads, row_bytes: int, num_rows: int) -> int:
-    """Measure single rows, and rows in sequence. Takes some 10 ms on a fast disk.
+def _measure(reads: _native.DirectReads, num_blocks: int) -> int:
+    """Measure single blocks, and blocks in sequence. Takes some 10 ms on a fast disk.
 
     For a disk that takes more than a second, single reads count as slow.
     """
     rng = np.random.default_rng(0)
-    count = _SEQUENCE_BYTES // row_bytes + 1
-    scratch = np.empty((max(count, _SINGLES), row_bytes), np.uint8)
+    count = _SEQUENCE_BYTES // _BLOCK
+    scratch = np.empty((max(count, _SINGLES), _BLOCK), np.uint8)
     end = time.monotonic() + _SECONDS
     singles, sequence = [], []
-    for first in rng.integers(num_rows - count, size=3).tolist():
-        singles.append(_time(reads, rng.integers(num_rows, size=_SINGLES), scratch, end))
+    for first in rng.integers(num_blocks - count, size=3).tolist():
+        singles.append(_time(reads, rng.integers(num_blocks, size=_SINGLES), scratch, end))
         sequence.append(_time(reads, np.arange(first, first + count), scratch, end))
         if time.monotonic() > end:
-            _late.append(scratch)
+            _late.append((reads, scratch))
             return _MOST_GAP
-    rate = count * row_bytes / min(sequence)
-    seconds = max(min(singles) / _SINGLES - 4096 / rate, 0.0)
+    rate = count * _BLOCK / min(sequence)
+    seconds = max(min(singles) / _SINGLES - _BLOCK / rate, 0.0)
     _log.info(
         "disk-measured",
         f"a disk takes {1e6 * seconds:.1f} us per read, and reads {rate / 1e9:.2f} GB/s",

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 # Share of the memory that files may fill: processes and batches need the rest.
-_MOST_HELD = 0.8
+MOST_HELD = 0.8
 
 _MAGIC = b"\x93NUMPY"
 
@@ -164,7 +164,7 @@ def advise_random(array: Array) -> None:
     while isinstance(base, np.ndarray):
         base = base.base
     limit = memory_limit()
-    if isinstance(base, mmap.mmap) and limit is not None and len(base) > _MOST_HELD * limit:
+    if isinstance(base, mmap.mmap) and limit is not None and len(base) > MOST_HELD * limit:
         base.madvise(mmap.MADV_RANDOM)
 
 

@@ -6,16 +6,14 @@ import os
 import weakref
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from khop.data import RowStore
-from khop.data.direct_rows import DiskOptions
 from khop.data.files import load_npy, load_torch
-from khop.data.hot_rows import parse_bytes
 from khop.data.steps import run
 from khop.data.tickets import Ticket
 from khop.distributed.graph import PartitionedGraph
@@ -28,6 +26,7 @@ from khop.distributed.processes.hosts import maps_same_host
 from khop.distributed.stores.dataset_stores import PartitionStores
 from khop.sampler.drawing.graph_rows import GraphRows
 from khop.sampler.drawing.view import GraphView
+from khop.storage.disk_choice import choose_disk
 from khop.storage.folder import FolderMeta, PartitionFolder
 from khop.storage.named_stores import NamedStore, StoreKey
 from khop.storage.part import Part
@@ -102,8 +101,9 @@ class DistDataset(PartitionStores, PartitionedGraph):
         same_host_reads: bool | None = None,
         stores: Mapping[str | tuple[NodeType | EdgeType, str], Callable[[], RowStore]]
         | None = None,
-        features_on_disk: bool | Sequence[str] = False,
-        disk_memory: int | str = "1GB",
+        features_on_disk: bool | Sequence[str] | Literal["auto"] = False,
+        disk_memory: int | str | None = None,
+        structure_on_disk: bool | Literal["auto"] = False,
     ) -> DistDataset:
         """Open a partition.
 
@@ -139,10 +139,17 @@ class DistDataset(PartitionStores, PartitionedGraph):
                 `functools.partial` of a module's function.
             features_on_disk: attributes of nodes and edges that are larger than memory, by name.
                 Their rows are read past the page cache. Rows that are needed again are kept.
-                True: all attributes with rows of 64 bytes or more. If False, files are mapped.
-                Samplers on devices map them in any case.
-            disk_memory: bytes for rows of `features_on_disk`, which the samplers of this trainer
-                divide. A number, or a text such as '4GB'.
+                True: all attributes with rows of 64 bytes or more. 'auto': all of these, but for
+                the small ones that fit in the available memory beside the structure. The log has
+                the choice (`disk-chosen`). If False, files are mapped. Samplers on devices map
+                them in any case.
+            disk_memory: bytes for what is read past the page cache, which the samplers of this
+                trainer divide. A number, or a text such as '4GB'. If None, 1 GB. With 'auto', half
+                of the memory that mapped files leave, divided by the trainers of this machine.
+            structure_on_disk: also read neighbours and edge ids past the page cache, and times,
+                weights and neighbours' original ids where there are any. Row pointers stay
+                mapped. 'auto': if they do not fit in the available memory. Samplers on devices,
+                `CooperativeLoader` and `inference` map all of it.
 
         Returns:
             The dataset itself.
@@ -168,9 +175,13 @@ class DistDataset(PartitionStores, PartitionedGraph):
         self.feature_mode = "CUDA" if feature_with_gpu else "ZERO_COPY"
         self._also_serve = [folder.check_part(part) for part in also_serve]
         self.same_host_reads = maps_same_host(same_host_reads)
-        types = [t for level in ("node", "edge") for t in folder.meta.types(level)]
-        widths = [(name, attr.row_bytes) for t in types for name, attr in t.attrs.items()]
-        disk = DiskOptions.of(widths, features_on_disk, parse_bytes(disk_memory))
+        here = (
+            range(folder.num_parts)
+            if self.same_host_reads
+            else (self.partition_idx, *self._also_serve)
+        )
+        parts = [part for part in here if folder.has_part(part)]
+        disk = choose_disk(folder, parts, features_on_disk, structure_on_disk, disk_memory)
         self.folder = folder.attach(self._named_stores(folder.meta, stores or {}), disk)
         self.close()
         files = {} if whole_node_label_file is None else whole_node_label_file

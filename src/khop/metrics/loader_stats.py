@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from khop.metrics.families import Families
 from khop.metrics.text import Labels, expose
 from khop.tables import html_table, human_bytes
-from khop.trace.clock import DISK, PHASES, ROWS, BatchTimings
+from khop.trace.clock import DISK, PHASES, ROWS, RULES, BatchTimings
 
 TRAINER_PHASES = ("waiting", "collating", "consuming")
 """Phases of the thread that iterates, in this order for each batch."""
@@ -40,7 +40,13 @@ class LoaderStats:
         remote_bytes: bytes that came from other partitions: neighbours and attributes.
         reused_bytes: bytes of rows of other partitions that an earlier batch left in memory.
         disk: reads past the page cache (`features_on_disk`): rows that were 'asked' for, rows of
-            these that were 'missed' by the cache, 'reads' of the disk and their 'bytes'.
+            these that were 'missed' by the cache, 'reads' of the disk and their 'bytes'. The rules
+            of `other_rules` would have missed 'lru_missed' and 'sieve_missed'. With
+            `structure_on_disk`, neighbours, ids of edges and so on count as 'edge_values'. The
+            cache had all of them but 'edge_values_missed'.
+        other_rules: rows of other partitions that the cache (`cache_memory`) would have requested
+            by other rules: 'lru_missed' (the last uses stay) and 'sieve_missed' (SIEVE). It has
+            requested `rows['remote']`. Estimates by a sample of the rows for large caches.
         trainer_seconds: time of the thread that iterates. 'waiting': in the loader, until a batch
             is ready, or making it if no other thread does. 'collating': from arrays to PyG's batch,
             transform, copy to a device. 'consuming': outside the loader, between two batches.
@@ -72,6 +78,7 @@ class LoaderStats:
     remote_bytes: int = 0
     reused_bytes: int = 0
     disk: dict[str, int] = field(default_factory=lambda: dict.fromkeys(DISK, 0))
+    other_rules: dict[str, int] = field(default_factory=lambda: dict.fromkeys(RULES, 0))
     trainer_seconds: dict[str, float] = field(
         default_factory=lambda: dict.fromkeys(TRAINER_PHASES, 0.0)
     )
@@ -164,16 +171,34 @@ class LoaderStats:
             f"{human_bytes(self.remote_bytes)} from other partitions"
         )
         if self.reused_bytes:
-            text += f", {human_bytes(self.reused_bytes)} reused ({self.hit_rate:.1%} of their rows)"
+            text += f", {human_bytes(self.reused_bytes)} reused ({self.hit_rate:.1%} of their rows"
+            asked = self.rows["reused"] + self.rows["remote"]
+            text += f"{_rules_text(asked, self.other_rules)})"
         lines.append(("bytes", text))
-        if self.disk["asked"]:
-            asked, missed, reads, nbytes = self.disk.values()
-            text = (
-                f"{asked:,} rows asked for, {missed:,} ({missed / asked:.1%}) not in the cache: "
-                f"{reads:,} reads of {human_bytes(nbytes)}"
-            )
-            lines.append(("disk", text))
+        if self.disk["asked"] + self.disk["edge_values"]:
+            lines.append(("disk", _disk_text(self.disk)))
         return lines
+
+
+def _rules_text(asked: int, missed: Mapping[str, int]) -> str:
+    """Return the misses of caches by other rules, if they were counted."""
+    if not asked or not any(missed[rule] for rule in RULES):
+        return ""
+    lru, sieve = (1 - min(missed[rule] / asked, 1) for rule in RULES)
+    return f"; hits by LRU {lru:.1%}, by SIEVE {sieve:.1%}"
+
+
+def _disk_text(disk: Mapping[str, int]) -> str:
+    parts = []
+    for name, asked, missed in (
+        ("rows", disk["asked"], disk["missed"]),
+        ("values of edges", disk["edge_values"], disk["edge_values_missed"]),
+    ):
+        if asked:
+            share = f"{missed:,} ({missed / asked:.1%})"
+            rules = _rules_text(asked, disk) if name == "rows" else ""
+            parts.append(f"{asked:,} {name} asked for, {share} not in the cache{rules}")
+    return f"{', '.join(parts)}: {disk['reads']:,} reads of {human_bytes(disk['bytes'])}"
 
 
 Sizes = tuple[int, ...]
@@ -234,6 +259,7 @@ class StatsAccumulator:
             remote_bytes=made.remote_bytes,
             reused_bytes=made.reused_bytes,
             disk={name: getattr(made, f"disk_{name}") for name in DISK},
+            other_rules={name: getattr(made, name) for name in RULES},
             trainer_seconds=dict(zip(TRAINER_PHASES, trainer, strict=True)),
             sampler_seconds=dict(zip(PHASES, samplers, strict=True)),
             ready_seconds=ready / _SECOND,
@@ -347,12 +373,19 @@ def _add_loader(families: Families, stats: LoaderStats, labels: Labels) -> None:
     for source, count in stats.rows.items():
         families.counters({**labels, "source": source}, ("rows", help, count))
     counted = stats.disk
+    values, missed = counted["edge_values"], counted["edge_values_missed"]
     families.counters(
         labels,
         ("disk_rows", "Rows of attributes on disk that were asked for.", counted["asked"]),
         ("disk_missed_rows", "Rows of these that were not in the cache.", counted["missed"]),
         ("disk_reads", "Reads of the disk past the page cache.", counted["reads"]),
         ("disk_bytes", "Bytes of these reads.", counted["bytes"]),
+        ("disk_lru_missed", "Misses by LRU, with as many rows.", counted["lru_missed"]),
+        ("disk_sieve_missed", "Misses by SIEVE.", counted["sieve_missed"]),
+        ("remote_lru_missed", "Remote rows by LRU.", stats.other_rules["lru_missed"]),
+        ("remote_sieve_missed", "Remote rows by SIEVE.", stats.other_rules["sieve_missed"]),
+        ("disk_edge_values", "Values of edges that were asked for.", values),
+        ("disk_missed_edge_values", "Values of these not in the cache.", missed),
     )
     help = "The trainer's time: waiting for batches, collating, consuming."
     for phase, seconds in stats.trainer_seconds.items():

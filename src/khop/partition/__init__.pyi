@@ -40,7 +40,11 @@ from khop.partition.report.comparison import (
     Comparison as Comparison,
     compare_methods as compare_methods,
 )
-from khop.partition.report.cut_report import BatchRows as BatchRows, CutReport as CutReport
+from khop.partition.report.cut_report import (
+    BatchRows as BatchRows,
+    CacheHits as CacheHits,
+    CutReport as CutReport,
+)
 from khop.partition.report.verify import verify_folder as verify_folder
 from khop.partition.source import (
     EdgeSource as EdgeSource,

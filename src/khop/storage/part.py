@@ -26,10 +26,20 @@ from khop.storage.folder import (
     cache_path,
     edge_array,
     edge_attr_path,
+    edge_path,
     node_attr_path,
 )
 from khop.storage.named_stores import StoreKey
 from khop.typing import Array, EdgeType, Int64Array, IntArray, NodeType
+
+# Arrays with an entry per edge by the names of `_native.Csr`.
+_COLUMNS = {
+    "indices": "indices",
+    "time": "times",
+    "weight_sum": "weight_sums",
+    "weight_guide": "weight_guide",
+    "neighbor_id": "neighbor_ids",
+}
 
 
 class HotCopies(NamedTuple):
@@ -54,6 +64,8 @@ class Part:
 
     Attributes:
         others: {index: part} of these.
+        caches_edge_ids: whether ids of edges have a share of the memory for reads of the disk. It
+            is set before anything is read.
     """
 
     def __init__(self, folder: PartitionFolder, part: int, others: Iterable[int] = ()) -> None:
@@ -61,8 +73,13 @@ class Part:
         self.meta = folder.meta
         self.part = folder.check_part(part)
         self.others = {other: Part(folder, other) for other in others if other != part}
+        self.caches_edge_ids = False
+        self._num_local = 1 + len(self.others)  # parts that share the memory for reads of the disk
+        for opened in self.others.values():
+            opened._num_local = self._num_local
         self._features: dict[tuple[str, int, str], RowStore] = {}
         self._on_disk: list[DirectRows] = []
+        self._columns: dict[tuple[int, str], DirectRows] = {}
         self._cached: dict[int, HotCopies | None] = {}
         self._indptrs: dict[int, IntArray] = {}
         self._row_orders: dict[int, tuple[Int64Array, Int64Array]] = {}
@@ -111,6 +128,30 @@ class Part:
         """Return an edge type's row pointers [num_rows + 1] and neighbours' new ids [num_edges]."""
         name = self.meta.edge_types[index].name
         return self._edge_array(name, "indptr"), self._edge_array(name, "indices")
+
+    def columns(self, index: int) -> dict[str, RowStore] | None:
+        """Return the arrays with an entry per edge of a type that are read past the page cache.
+
+        Returns:
+            {name: store}: 'indices', and 'times', 'weight_sums', 'weight_guide', 'neighbor_ids'
+            where the type has them, which are names of `_native.Csr`. None if all are mapped.
+        """
+        edge_type = self.meta.edge_types[index]
+        first, end = edge_type.bounds[self.part : self.part + 2]
+        if self.folder.disk is None or not self.folder.disk.structure or first == end:
+            return None
+        stored = {_COLUMNS[name]: name for name in edge_type.columns if name in _COLUMNS}
+        return {name: self._column(index, array) for name, array in stored.items()}
+
+    def _column(self, index: int, name: str) -> DirectRows:
+        key = index, name
+        if key not in self._columns:
+            edge_type = self.meta.edge_types[index].name
+            path = edge_path(self.part, edge_type, name)
+            array = self._edge_array(edge_type, name)
+            is_cached = name in self._cached_columns
+            self._columns[key] = self._direct(path, array, array.dtype.name, is_cached)
+        return self._columns[key]
 
     def edge_ends(self, index: int, edges: Int64Array | None = None) -> Int64Array:
         """Return the sources and destinations, in original ids, of the part's edges of a type.
@@ -209,6 +250,8 @@ class Part:
         if name == "edge_id":
             if not edge_type.edge_ids:
                 return ConsecutiveIds(first, end - first)
+            if self.folder.disk is not None and self.folder.disk.structure and first < end:
+                return self._column(index, name)
             return Feature(self._edge_array(edge_type.name, name))
         path = edge_attr_path(self.part, edge_type.name, name)
         return self._open_attr(path, name, edge_type.attrs[name], end - first)
@@ -218,33 +261,48 @@ class Part:
         disk = self.folder.disk
         if disk is None or name not in disk.names or num_rows == 0:
             return mapped
-        stored = mapped.as_stored
-        memory = int(disk.cache_memory * (stored.array.nbytes / self._bytes_on_disk))
-        opened = DirectRows(
-            stored.array,
-            self.folder.open_file(path),
-            str(self.folder.root / path),
-            disk._replace(cache_memory=memory),
-            attr.stored.dtype,
-        )
+        opened = self._direct(path, mapped.as_stored.array, attr.stored.dtype)
         self._on_disk.append(opened)
         return attr.delivering(opened)
 
+    def _direct(self, path: str, array: Array, dtype: str, is_cached: bool = True) -> DirectRows:
+        """Open a file of the part, mapped as `array`, to be read past the page cache."""
+        disk = self.folder.disk
+        assert disk is not None
+        share = is_cached * array.nbytes / max(self._bytes_on_disk, 1) / self._num_local
+        return DirectRows(
+            array,
+            self.folder.open_file(path),
+            str(self.folder.root / path),
+            disk._replace(cache_memory=int(share * disk.cache_memory)),
+            dtype,
+        )
+
+    @cached_property
+    def _cached_columns(self) -> set[str]:
+        return {*_COLUMNS, "edge_id"} if self.caches_edge_ids else {*_COLUMNS}
+
     @cached_property
     def _bytes_on_disk(self) -> int:
-        """Bytes of the part's attributes whose rows are read past the page cache."""
-        names = () if self.folder.disk is None else self.folder.disk.names
-        return sum(
+        """Bytes of the part's files that are read past the page cache."""
+        disk, stores = self.folder.disk, self.folder.stores
+        assert disk is not None
+        nbytes = sum(
             attr.row_bytes * (described.bounds[self.part + 1] - described.bounds[self.part])
             for level in ("node", "edge")
             for described in self.meta.types(level)
             for name, attr in described.attrs.items()
-            if name in names and StoreKey(level, described.name, name) not in self.folder.stores
+            if name in disk.names and StoreKey(level, described.name, name) not in stores
         )
+        for edge_type in self.meta.edge_types if disk.structure else ():
+            for name in self._cached_columns & set(edge_type.columns):
+                nbytes += edge_array(self.folder, self.part, edge_type.name, name).nbytes
+        return nbytes
 
     def disk_counts(self) -> DiskCounts:
         """Return the counts of this process's reads past the page cache so far."""
         counts = [store.counts() for store in self._on_disk]
+        counts += [store.counts().of_structure() for store in self._columns.values()]
         return DiskCounts(*map(sum, zip(DiskCounts(), *counts, strict=True)))
 
     def cached(self, index: int) -> HotCopies | None:

@@ -34,8 +34,14 @@ REUSED: Final = 2
 REMOTE: Final = 3
 
 
-DISK = ("asked", "missed", "reads", "bytes")
+DISK = (
+    *("asked", "missed", "reads", "bytes", "edge_values", "edge_values_missed"),
+    *("lru_missed", "sieve_missed"),
+)
 """Counts of reads past the page cache."""
+
+RULES = ("lru_missed", "sieve_missed")
+"""Rows of other partitions that the cache would have requested by other rules."""
 
 
 class Segment(NamedTuple):
@@ -59,8 +65,10 @@ class BatchTimings(NamedTuple):
         reused_bytes: bytes of rows of other partitions that an earlier batch left in memory.
         overflows: 1 if the arena was full, so that the batch got separate memory.
         sampling, gathering, remote, idle, other: nanoseconds in each phase since the batch before.
-        disk_asked, disk_missed, disk_reads, disk_bytes: reads past the page cache since the batch
-            before. See `khop.data.direct_reads.DiskCounts`.
+        disk_asked and further counts in the order of `DISK`: reads past the page cache since the
+            batch before. See `khop.data.direct_reads.DiskCounts`.
+        lru_missed, sieve_missed: rows of other partitions that caches of as many rows would not
+            have had by the rules LRU and SIEVE. Estimates for caches of more than 32,768 rows.
     """
 
     process: int
@@ -79,6 +87,12 @@ class BatchTimings(NamedTuple):
     disk_missed: int = 0
     disk_reads: int = 0
     disk_bytes: int = 0
+    disk_edge_values: int = 0
+    disk_edge_values_missed: int = 0
+    disk_lru_missed: int = 0
+    disk_sieve_missed: int = 0
+    lru_missed: int = 0
+    sieve_missed: int = 0
 
 
 class PhaseClock:
@@ -119,7 +133,8 @@ class PhaseClock:
         reused_bytes: int = 0,
         overflows: int = 0,
         maker: tuple[int, int] = (0, 0),
-        disk: Sequence[int] = (0, 0, 0, 0),
+        disk: Sequence[int] = (0,) * len(DISK),
+        rules: Sequence[int] = (0,) * len(RULES),
     ) -> BatchTimings:
         """Return the timings of a batch that is complete, and set the counts to 0.
 
@@ -132,12 +147,13 @@ class PhaseClock:
             overflows: 1 if the batch got separate memory, as the shared memory (arena) was full.
             maker: process id and thread id of a sampler. (0, 0) for the trainer's own thread.
             disk: counts of reads past the page cache, in the order of `DISK`.
+            rules: misses by other rules, in the order of `RULES`.
         """
         sampling, gathering, remote, idle, other, _ = self._spent
         self._spent = [0, 0, 0, 0, 0, 0]
         spent = sampling, gathering, remote, idle, other
         counts = nbytes, remote_bytes, reused_bytes, overflows
-        return BatchTimings(*maker, self.since, *counts, *spent, *disk)
+        return BatchTimings(*maker, self.since, *counts, *spent, *disk, *rules)
 
     def keep_segments(self, keep: bool) -> None:
         """Start (`keep`) or stop the list of intervals, `segments`, for a recording."""

@@ -148,7 +148,7 @@ def _make_samplers(
     concurrency, num_workers = options.worker_concurrency, options.num_workers
     is_cached = bool(endpoints) and caching.nbytes != 0 and not any(devices)
     # Batches are drawn ahead for rows of other partitions, and for rows on disk.
-    draws_ahead = is_cached or config["disk"] is not None
+    draws_ahead = is_cached or bool(data.opened.disk and data.opened.disk.names)
     lookahead = caching.limits(data.meta, spec, plan.batch_size) if draws_ahead else (0, 0)
     config["cache_bytes"] = caching.share(num_workers) if is_cached else 0
     config["lookahead"] = lookahead

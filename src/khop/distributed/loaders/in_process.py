@@ -27,7 +27,7 @@ from khop.forks import check_process
 from khop.sampler.plan import EpochPlan
 from khop.sampler.rows.collect import Allocate, DrawnBatch
 from khop.storage.part import Part
-from khop.trace.clock import Phase
+from khop.trace.clock import BatchTimings, Phase
 from khop.trace.recording import OwnRecords
 from khop.typing import Array, Int64Array
 
@@ -133,30 +133,34 @@ class InProcessBackend:
         if client is not None:
             client.log, bytes_before = records.log, client.bytes_received
         try:
-            record, reused = self._make((epoch_id, batch), allocate)
+            record, drawn = self._make((epoch_id, batch), allocate)
         finally:
             records.end()
         remote = 0 if client is None else client.bytes_received - bytes_before
         self._is_making = False
-        disk = self._part.disk_counts()
-        read, self._reported_disk = disk.since(self._reported_disk), disk
-        record.note("made", records.clock.made(len(memory[0]), remote, reused, disk=read))
+        record.note("made", self._made(len(memory[0]), remote, drawn))
         return record.layout.read(memory[0])._replace(extras=record.extras or None)
 
-    def _make(self, key: BatchKey, allocate: Allocate) -> tuple[Record, int]:
-        """Return a batch, and the bytes of rows that it has reused."""
+    def _made(self, nbytes: int, remote: int, drawn: DrawnBatch) -> BatchTimings:
+        disk = self._part.disk_counts()
+        read, self._reported_disk = disk.since(self._reported_disk), disk
+        clock = self._records.clock
+        return clock.made(nbytes, remote, drawn.reused_bytes, disk=read, rules=drawn.rules)
+
+    def _make(self, key: BatchKey, allocate: Allocate) -> tuple[Record, DrawnBatch]:
+        """Return a batch, as it is written and as it was drawn."""
         self._draw(key)
         self._draw_ahead(key)
         self._request(key)
         self._records.turn_to(key, Phase.GATHERING)
         record: Record = self._run(self._pipeline.write(self._drawn[key], allocate))
-        reused = self._drawn.pop(key).reused_bytes
+        drawn = self._drawn.pop(key)
         self._requested = None
         following = key[0], key[1] + 1
         if following in self._drawn:
             self._draw_ahead(following)
             self._request(following)
-        return record, reused
+        return record, drawn
 
     def _run(self, steps: Generator[list[Ticket], None, Any]) -> Any:
         return run(steps, self._client, self._timeout, self._records.clock, Phase.REMOTE)

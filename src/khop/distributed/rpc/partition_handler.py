@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import replace
+from functools import cached_property
 
 import numpy as np
 
@@ -34,6 +35,8 @@ from khop.distributed.rpc.protocol import (
 )
 from khop.distributed.rpc.state_handler import StateHandler
 from khop.errors import ProtocolError
+from khop.sampler.drawing.disk_rows import DiskRows
+from khop.sampler.methods.access import Waiting
 from khop.sampler.requests import Drawn, HopRequest, RowSet
 from khop.storage.folder import AttrMeta
 from khop.storage.part import Part
@@ -88,10 +91,12 @@ class RequestHandler(FrameHandler):
         costs = yield from self._costs_of_draws(relation, rows, hop, pairs)
         if hop.last and not csr.has_times:
             hop = replace(hop, last=False)
-        options, stop = hop.options(), self.stop
+        options, stop, disk_rows = hop.options(), self.stop, self._disk_rows[relation]
 
-        def draw(piece: slice) -> Drawn:
+        def draw(piece: slice) -> Drawn | Waiting[Drawn]:
             ids, trees, times = _piece(rows, piece)
+            if disk_rows is not None:
+                return disk_rows.draw(RowSet(ids, trees, times, rows.excluded), hop, options)
             return _native.sample_rows(csr, ids, options, trees, times, pairs, stop)
 
         return (yield from self._in_slices(draw, costs, len(rows.ids)))
@@ -162,12 +167,20 @@ class RequestHandler(FrameHandler):
             members.add(keys[piece])
             if piece.stop < len(keys):
                 yield None
-        stop, left = self.stop, self._reply_bytes
+        stop, left, disk_rows = self.stop, self._reply_bytes, self._disk_rows[relation]
 
-        def find(piece: slice) -> Drawn:
+        def find_in(some: RowSet, csr: _native.Csr) -> Drawn:
+            excluded = pairs if disk_rows is None else _excluded_of(some)
+            ids, trees, times = some.ids, some.trees, some.times
+            return _native.induce_rows(csr, ids, members, with_edge, trees, times, excluded, stop)
+
+        def find(piece: slice) -> Waiting[Drawn]:
             nonlocal left
-            ids, trees, times = _piece(rows, piece)
-            drawn = _native.induce_rows(csr, ids, members, with_edge, trees, times, pairs, stop)
+            some = RowSet(*_piece(rows, piece), rows.excluded)
+            if disk_rows is None:
+                drawn = find_in(some, csr)
+            else:
+                drawn = yield from disk_rows.by_rows(some, find_in, ["times"])
             left -= sum(array.nbytes for array in _reply(drawn))
             check_reply_bytes(self._reply_bytes - left, self._reply_bytes, name)
             return drawn
@@ -180,7 +193,7 @@ class RequestHandler(FrameHandler):
         return (yield from self._in_slices(find, costs, len(rows.ids)))
 
     def _in_slices(
-        self, draw: Callable[[slice], Drawn], costs: int | Int64Array, count: int
+        self, draw: Callable[[slice], Drawn | Waiting[Drawn]], costs: int | Int64Array, count: int
     ) -> Steps:
         """Call `draw` for slices of `count` rows of similar cost, and return the joined reply."""
         if isinstance(costs, int):
@@ -188,10 +201,10 @@ class RequestHandler(FrameHandler):
         else:
             parts = work.slices(costs)
         if len(parts) <= 1:
-            return _reply(draw(slice(0, count)))
+            return _reply((yield from _drawn(draw(slice(0, count)))))
         drawn = []
         for part in parts:
-            drawn.append(_reply(draw(part)))
+            drawn.append(_reply((yield from _drawn(draw(part)))))
             yield None
         return (yield from work.joined(drawn, self._pool.empty))
 
@@ -205,9 +218,13 @@ class RequestHandler(FrameHandler):
         degrees = yield from self._degrees(request.relation, rows.ids)
         costs = work.costs_of_edges(degrees)
         work.check_cost(int(costs.sum()), f"{count} questions for edges")
-        exist = np.empty(count, np.bool_)
+        exist, disk_rows = np.empty(count, np.bool_), self._disk_rows[request.relation]
         for piece in work.slices(costs):
-            exist[piece] = _native.has_edges(csr, rows.ids[piece], neighbors[piece])
+            some, ends = rows.ids[piece], neighbors[piece]
+            if disk_rows is None:
+                exist[piece] = _native.has_edges(csr, some, ends)
+            else:
+                exist[piece] = yield from disk_rows.has_edges(some, ends)
             if piece.stop < count:
                 yield None
         return [exist]
@@ -217,6 +234,11 @@ class RequestHandler(FrameHandler):
 
     def _csr(self, relation: int) -> _native.Csr:
         return self._part.csrs[check_index(relation, len(self._part.csrs), "relation")]
+
+    @cached_property
+    def _disk_rows(self) -> list[DiskRows | None]:
+        """The rows of each edge type that are read past the page cache."""
+        return DiskRows.of_part(self._part)
 
     def _fetch(self, request: Fetch, arrays: list[Array]) -> Steps:
         element, names = request.element, request.names
@@ -242,6 +264,7 @@ class RequestHandler(FrameHandler):
                 if ticket is not None:
                     yield [ticket]
                     ticket.result()
+                out = out.astype(dtype, copy=False)
             else:
                 out = self._pool.empty((len(rows), *feature.row_shape), dtype)
                 for piece in work.ranges(len(rows), work.rows_in_slice(row_bytes)):
@@ -260,6 +283,10 @@ def _excluded_of(rows: RowSet) -> _native.ExcludedPairs | None:
         return None
     work.check_count(len(rows.excluded[0]), work.MOST_EXCLUDED, "excluded edges")
     return _native.ExcludedPairs(*rows.excluded)
+
+
+def _drawn(drawn: Drawn | Waiting[Drawn]) -> Waiting[Drawn]:
+    return (yield from drawn) if isinstance(drawn, Generator) else drawn
 
 
 def _piece(rows: RowSet, piece: slice) -> tuple[Int64Array, Int32Array | None, Int64Array | None]:

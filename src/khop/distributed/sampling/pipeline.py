@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from khop import _native, codec
@@ -206,6 +206,8 @@ def _create_engine(
     cache_bytes: int,
 ) -> tuple[Engine, Collector]:
     """Return the engine, which samples neighbours, and the collector, which gathers attributes."""
+    for local in (part, *part.others.values()):
+        local.caches_edge_ids |= any(spec.collect.with_edge)
     view = GraphView.of_part(part)
     if device is None:
         collector = Collector(part, spec.collect, remote, labels, cache_bytes)
@@ -224,5 +226,6 @@ def _create_engine(
         staged = StagedCollector(part, spec.collect, remote, native, device.feature_mode)
         return Engine(view, spec.sampling, remote), staged
     graphs = graphs_on(native, view, device.graph_mode)
-    engine = DeviceEngine(view, spec.sampling, native, graphs, cuda_graph=False)
+    mapped = replace(view, on_disk={})
+    engine = DeviceEngine(mapped, spec.sampling, native, graphs, cuda_graph=False)
     return engine, DeviceCollector(part, spec.collect, native, *modes)

@@ -294,8 +294,7 @@ class Sampler:
         self._send_records()
         payload = BATCH.pack(*task.key, slot.offset, slot.nbytes)
         if slot.record is not None:
-            reused = 0 if task.drawn is None else task.drawn.reused_bytes
-            slot.record.note("made", self._made(slot, reused))
+            slot.record.note("made", self._made(slot, task.drawn))
             payload += slot.header
             if slot.record.extras:
                 payload += json.dumps(slot.record.extras).encode()
@@ -305,14 +304,16 @@ class Sampler:
             self._line.send(Op.BATCH, payload, [slot.own_memory])
             os.close(slot.own_memory)
 
-    def _made(self, slot: Slot, reused_bytes: int) -> BatchTimings:
+    def _made(self, slot: Slot, drawn: DrawnBatch | None) -> BatchTimings:
         received = self._client.bytes_received if self._client is not None else 0
         remote_bytes, self._reported_bytes = received - self._reported_bytes, received
         me = os.getpid()
         overflows = int(slot.own_memory is not None)
         disk = self._part.disk_counts()
         read, self._reported_disk = disk.since(self._reported_disk), disk
-        return self._clock.made(slot.nbytes, remote_bytes, reused_bytes, overflows, (me, me), read)
+        reused, rules = (0, (0, 0)) if drawn is None else (drawn.reused_bytes, drawn.rules)
+        counts = slot.nbytes, remote_bytes, reused, overflows
+        return self._clock.made(*counts, (me, me), read, rules)
 
     def _send_records(self) -> None:
         segments = self._clock.segments

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from khop.data.hot_rows import parse_bytes
+from khop.partition.report.cache_hits import PredictedCaches
 from khop.partition.report.cut_graph import CutGraph
 from khop.partition.summary import TRAIN_MASK, balance
 from khop.partition.writing.row_sort import neighbors_by_part
@@ -56,6 +58,23 @@ class BatchRows:
 
 
 @dataclass(frozen=True)
+class CacheHits:
+    """Predicted hits of caches of one part's samplers: shares of the rows that they are asked for.
+
+    Attributes:
+        remote: of rows of other parts (`cache_memory` of loaders). None if there are none.
+        disk: of the part's own rows on disk (`features_on_disk`). None if none was drawn.
+
+    Example:
+        >>> folder_of_parts = PartitionFolder(folder)
+        >>> CutReport.of(folder_of_parts, [2], batch_size=2, cache_memory="1GB").hits[0].remote
+    """
+
+    remote: float | None
+    disk: float | None
+
+
+@dataclass(frozen=True)
 class CutReport:
     """Figures of a cut: sizes of parts, edges between parts, and rows of batches.
 
@@ -70,6 +89,7 @@ class CutReport:
         edges_between_parts: [part][part of the neighbour] number of edges.
         batch_size: seeds in a batch that was drawn.
         rows: rows of the batches of each part, or None if `seeds` is None.
+        hits: predicted hits of caches of each part, or None if no `cache_memory` is passed.
 
     Example:
         >>> report = CutReport.of(PartitionFolder(folder), [2], batch_size=2)
@@ -87,6 +107,7 @@ class CutReport:
     edges_between_parts: list[list[int]]
     batch_size: int
     rows: list[BatchRows] | None
+    hits: list[CacheHits] | None = None
 
     @classmethod
     def of(
@@ -97,6 +118,7 @@ class CutReport:
         batch_size: int = 1024,
         seed_type: NodeType | None = None,
         batches: int = 8,
+        cache_memory: int | str | None = None,
     ) -> CutReport:
         """Count the edges between parts of a folder, and rows of batches.
 
@@ -110,13 +132,19 @@ class CutReport:
             seed_type: node type of the seeds: nodes of its `train_mask`, or all if it has no mask.
                 If None, the only type that has a mask, or the only type.
             batches: number of batches that are drawn from each part's seeds.
+            cache_memory: bytes of a cache of node rows, a number or a text such as '2GB', whose
+                hits are predicted from these batches: as `cache_memory` of a loader with one
+                sampler, and as `disk_memory`. The first half of the batches fills the cache. If
+                None, nothing is predicted.
 
         Raises:
             FolderError, IndexError: a part is missing or damaged.
             ValueError: an argument is out of range.
         """
         trained = _seeds_of_folder(folder, seed_type)
-        return cls.of_cut(CutGraph.of_folder(folder), trained, num_neighbors, batch_size, batches)
+        nbytes = None if cache_memory is None else parse_bytes(cache_memory)
+        graph = CutGraph.of_folder(folder)
+        return cls.of_cut(graph, trained, num_neighbors, batch_size, batches, nbytes)
 
     @classmethod
     def of_cut(
@@ -126,6 +154,7 @@ class CutReport:
         num_neighbors: NumNeighbors | SamplingMethod = FANOUTS,
         batch_size: int = 1024,
         batches: int = 8,
+        cache_bytes: int | None = None,
     ) -> CutReport:
         """Count the edges between parts of a cut graph, and rows of batches.
 
@@ -135,6 +164,7 @@ class CutReport:
             num_neighbors: fan-out of each hop, or {edge type: fan-outs}, or a sampling method.
             batch_size: seeds per batch.
             batches: number of batches that are drawn from each part's seeds.
+            cache_bytes: bytes of a cache whose hits are predicted. If None, none are.
 
         :meta private:
         """
@@ -152,9 +182,12 @@ class CutReport:
                 bounds = graph.nodes[edges.neighbors].bounds
                 between[i, part] = neighbors_by_part(graph.neighbors(edges, part), bounds)
         of_part = None if seeds is None else _by_part(graph, *seeds)
-        rows = None
+        rows, hits = None, None
         if seeds is not None and of_part is not None:
-            rows = _batch_rows(graph, seeds[0], of_part, fanouts, batch_size, batches)
+            rows, predicted = _batch_rows(
+                graph, seeds[0], of_part, fanouts, batch_size, batches, cache_bytes
+            )
+            hits = None if cache_bytes is None else predicted
         return cls(
             nodes=[sum(n.bounds[p + 1] - n.bounds[p] for n in graph.nodes) for p in parts],
             edges=between.sum(axis=(0, 2)).tolist(),
@@ -168,6 +201,7 @@ class CutReport:
             edges_between_parts=between.sum(axis=0).tolist(),
             batch_size=batch_size,
             rows=rows,
+            hits=hits,
         )
 
     @property
@@ -218,6 +252,12 @@ class CutReport:
     def __str__(self) -> str:
         """Return tables of parts, edge types and edges between parts."""
         tables = [grid(self._part_rows())]
+        if self.hits is not None:
+            head = ["predicted hits of part", "rows of other parts", "rows on disk"]
+            shares = [
+                ("-" if s is None else _pct(s) for s in (h.remote, h.disk)) for h in self.hits
+            ]
+            tables.append(grid([head, *([str(p), *line] for p, line in enumerate(shares))]))
         if len(self.cut) > 1:
             cuts = ((edge_type, _pct(cut)) for edge_type, cut in self.cut.items())
             tables.append(grid([("edge type", "cut"), *cuts]))
@@ -294,26 +334,35 @@ def _batch_rows(
     fanouts: Sequence[Sequence[int]],
     batch_size: int,
     batches: int,
-) -> list[BatchRows]:
-    """Draw batches of each part's seeds, and return their mean numbers of rows by location.
+    cache_bytes: int | None,
+) -> tuple[list[BatchRows], list[CacheHits]]:
+    """Draw batches of each part's seeds.
 
     `seeds` has new ids for each part, of the type with index `seed_type`. `fanouts` has the
     fan-outs of each edge type.
+
+    Returns:
+        The mean numbers of rows by location, and predicted hits of caches of `cache_bytes`.
     """
-    rows, of_parts = graph.typed_rows(), []
+    rows, of_parts, hits = graph.typed_rows(), [], []
     for part, ids in enumerate(seeds):
         held = [np.zeros(nodes.bounds[-1], bool) for nodes in graph.nodes]
         for mask, nodes in zip(held, graph.nodes, strict=True):
             mask[nodes.copies[part]] = True
         counts, drawn = np.zeros(3), 0
+        remote_rows, own_rows = PredictedCaches.of_part(graph, part, cache_bytes or 0)
         for batch in random_batches(rows, fanouts, Seeds(seed_type, ids, batch_size), batches):
-            for touched, mask, nodes in zip(batch, held, graph.nodes, strict=True):
+            for i, (touched, mask, nodes) in enumerate(zip(batch, held, graph.nodes, strict=True)):
                 own = (touched >= nodes.bounds[part]) & (touched < nodes.bounds[part + 1])
                 local, cached = np.count_nonzero(own), np.count_nonzero(mask[touched])
                 counts += local, cached, len(touched) - local - cached
+                if cache_bytes is not None:
+                    remote_rows.add(i, touched[~own & ~mask[touched]])
+                    own_rows.add(i, touched[own])
             drawn += 1
         of_parts.append(BatchRows(drawn, *(counts / max(1, drawn)).tolist()))
-    return of_parts
+        hits.append(CacheHits(remote_rows.share(), own_rows.share()))
+    return of_parts, hits
 
 
 def _seeds_of_folder(

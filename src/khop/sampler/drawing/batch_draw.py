@@ -61,7 +61,7 @@ class BatchDraw:
         self.num_nodes, self.node_types = view.num_nodes, view.node_types
         self.relations = view.relations
         self.values: dict[str, Array] = {}
-        is_whole = view.is_whole and not exclude
+        is_whole = view.is_whole and not view.on_disk and not exclude
         self.whole_rows: Sequence[_native.Csr] | None = view.csrs if is_whole else None
         self.num_threads = num_threads
         self.degrees, self.degree_sums = rows.degrees, rows.degree_sums

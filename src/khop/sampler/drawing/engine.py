@@ -43,7 +43,7 @@ class Engine:
         self.rows = GraphRows(view, remote)
         self._program: ProgramMethod | None = spec.method.program
         self._idle: list[Any] = []
-        self._is_whole = view.is_whole
+        self._is_whole = view.is_whole and not view.on_disk
         parts = [view.parts_of(relation) for relation in range(len(view.relations))]
         # The parts of each edge type, if kernels can read all of them.
         self._parts = [csrs for csrs in parts if csrs is not None]

@@ -15,8 +15,9 @@ import numpy as np
 
 from khop import _native
 from khop.data.tickets import Ticket
+from khop.sampler.drawing.disk_rows import DiskRows
 from khop.sampler.drawing.view import GraphView
-from khop.sampler.methods.access import Waiting
+from khop.sampler.methods.access import Waiting, together
 from khop.sampler.methods.entries import ranges
 from khop.sampler.replies import check_degrees, check_drawn, check_found
 from khop.sampler.requests import Drawn, HopRequest, RemoteParts, RowSet
@@ -64,6 +65,7 @@ class GraphRows:
             relation,
             rows,
             partial(RowSet.draw, request=request, options=options),
+            partial(DiskRows.draw, request=request, options=options),
             None if remote is None else partial(remote.sample, request=request),
             request.with_edge,
             request.fanout == 0,
@@ -80,6 +82,7 @@ class GraphRows:
             relation,
             rows,
             partial(RowSet.induce, keys=keys, num_nodes=num_nodes, with_edge=with_edge),
+            partial(DiskRows.induce, keys=keys, num_nodes=num_nodes, with_edge=with_edge),
             None if remote is None else partial(remote.induce, keys=keys, with_edge=with_edge),
             with_edge,
             False,
@@ -91,6 +94,7 @@ class GraphRows:
         relation: int,
         rows: RowSet,
         here: Callable[[RowSet, _native.Csr], Drawn],
+        on_disk: Callable[[DiskRows, RowSet], Waiting[Drawn]],
         elsewhere: Callable[[int, int, RowSet], Ticket] | None,
         with_edge: bool,
         nothing: bool,
@@ -102,6 +106,7 @@ class GraphRows:
             relation: index of the edge type.
             rows: the rows.
             here: draws from rows of a local part.
+            on_disk: draws from rows of a local part that are read past the page cache.
             elsewhere: requests from an owner: (part, edge type, rows). If None, all rows are local.
             with_edge: answers have edges.
             nothing: no neighbours are drawn, so that all answers are empty.
@@ -122,9 +127,15 @@ class GraphRows:
             for part, csr in local.items()
             if csr is None and elsewhere is not None
         }
-        replies = {part: here(shares[part], csr) for part, csr in local.items() if csr is not None}
-        if tickets:
-            yield list(tickets.values())
+        replies, reading = {}, {}
+        for part, csr in local.items():
+            disk_rows = view.disk_rows_of(part, relation)
+            if disk_rows is not None:
+                reading[part] = on_disk(disk_rows, shares[part])
+            elif csr is not None:
+                replies[part] = here(shares[part], csr)
+        answers = yield from together([*reading.values(), _replied(list(tickets.values()))])
+        replies |= zip(reading, filter(None, answers), strict=True)
         for part, ticket in tickets.items():
             edges = view.edge_bounds[relation][part : part + 2]
             num_rows = len(shares[part].ids)
@@ -154,6 +165,7 @@ class GraphRows:
             ids,
             np.empty(len(ids), np.bool_),
             lambda csr, at: _native.has_edges(csr, ids[at], neighbors[at]),
+            lambda rows, at: rows.has_edges(ids[at], neighbors[at]),
             lambda remote, part, at: remote.has_edges(part, relation, ids[at], neighbors[at]),
             check_found,
         )
@@ -166,6 +178,7 @@ class GraphRows:
             ids,
             np.empty(len(ids), np.int64),
             lambda csr, at: _native.degrees(csr, ids[at]),
+            None,
             lambda remote, part, at: remote.degrees(part, relation, ids[at]),
             lambda arrays, part, count: check_degrees(
                 arrays, part, count, bounds[part + 1] - bounds[part]
@@ -231,6 +244,7 @@ class GraphRows:
         ids: Int64Array,
         values: _Values,
         here: Callable[[_native.Csr, Int64Array], Array],
+        on_disk: Callable[[DiskRows, Int64Array], Waiting[_Values]] | None,
         elsewhere: Callable[[RemoteParts, int, Int64Array], Ticket],
         check: Callable[[list[Array], int, int], Array],
     ) -> Waiting[_Values]:
@@ -241,6 +255,8 @@ class GraphRows:
             ids: [n] nodes whose neighbours are drawn.
             values: [n] array to fill.
             here: function from rows of a local part and positions in `ids` to values.
+            on_disk: the same for rows that are read past the page cache. If None, row pointers are
+                enough, which are mapped.
             elsewhere: requests values from an owner: (partitions, part, positions in `ids`).
             check: checks a reply: (arrays, part, number of values).
         """
@@ -249,15 +265,23 @@ class GraphRows:
         _, _, positions, offsets = _native.split_by_owner(ids, bounds)
         pending: list[tuple[int, Int64Array, Ticket]] = []
         local: list[tuple[_native.Csr, Int64Array]] = []
+        reading: list[tuple[DiskRows, Int64Array]] = []
         for part, (a, b) in enumerate(itertools.pairwise(offsets)):
             if a == b:
                 continue
             csr, at = view.rows_of(part, relation), positions[a:b]
+            disk_rows = view.disk_rows_of(part, relation)
+            if disk_rows is not None and on_disk is not None:
+                reading.append((disk_rows, at))
+                continue
             if csr is not None:
                 local.append((csr, at))
                 continue
             assert self.remote is not None  # checked when the rows were made
             pending.append((part, at, elsewhere(self.remote, part, at)))
+        for disk_rows, at in reading:
+            assert on_disk is not None
+            values[at] = yield from on_disk(disk_rows, at)
         for csr, at in local:
             values[at] = here(csr, at)
         if pending:
@@ -265,6 +289,11 @@ class GraphRows:
         for part, at, ticket in pending:
             values[at] = check(ticket.result(), part, len(at))
         return values
+
+
+def _replied(tickets: list[Ticket]) -> Waiting[None]:
+    if tickets:
+        yield tickets
 
 
 def in_order(replies: Replies) -> Drawn:

@@ -9,6 +9,7 @@ import numpy as np
 
 from khop import _native
 from khop.data import Graph, Topology
+from khop.sampler.drawing.disk_rows import DiskRows
 from khop.storage.part import Part
 from khop.typing import Int64Array, NodeType
 
@@ -31,6 +32,8 @@ class GraphView:
         edge_bounds: range bounds of the parts' edges, for each edge type.
         part: index of the home part.
         others: {index: rows of each edge type} of further parts whose rows are local.
+        on_disk: {index: rows of each edge type, None if mapped} of local parts with rows that are
+            read past the page cache.
         storage: the local part, if the graph is a partition.
         topologies: the rows of each edge type, of a graph in memory.
         node_types: names of the node types.
@@ -46,6 +49,7 @@ class GraphView:
     topologies: Sequence[Topology] = ()
     node_types: Sequence[NodeType] = ()
     others: Mapping[int, list[_native.Csr]] = field(default_factory=dict)
+    on_disk: Mapping[int, list[DiskRows | None]] = field(default_factory=dict)
 
     @property
     def is_whole(self) -> bool:
@@ -59,7 +63,7 @@ class GraphView:
 
     def parts_of(self, relation: int) -> list[_native.Csr] | None:
         """Return the rows of all parts, if all are local and kernels can read them together."""
-        if not self.is_local or len(self.others) >= _MOST_PARTS:
+        if not self.is_local or self.on_disk or len(self.others) >= _MOST_PARTS:
             return None
         csrs = [self.rows_of(part, relation) for part in range(1 + len(self.others))]
         parts = [csr for csr in csrs if csr is not None]
@@ -71,6 +75,11 @@ class GraphView:
             return self.csrs[relation]
         csrs = self.others.get(part)
         return None if csrs is None else csrs[relation]
+
+    def disk_rows_of(self, part: int, relation: int) -> DiskRows | None:
+        """Return a part's rows of an edge type that are read past the page cache, or None."""
+        rows = self.on_disk.get(part)
+        return None if rows is None else rows[relation]
 
     def own_ids(self, node_type: int, original_ids: Int64Array) -> Int64Array:
         """Convert original node ids to the engine's ids, which differ in a partition."""
@@ -119,6 +128,9 @@ class GraphView:
     @classmethod
     def of_part(cls, part: Part) -> GraphView:
         """Return the view of a partition that this process has loaded."""
+        disk = part.folder.disk
+        reads_disk = disk is not None and disk.structure
+        local = {part.part: part, **part.others} if reads_disk else {}
         return cls(
             [t.count for t in part.meta.node_types],
             part.relations,
@@ -129,4 +141,5 @@ class GraphView:
             part,
             node_types=[t.name for t in part.meta.node_types],
             others={index: other.csrs for index, other in part.others.items()},
+            on_disk={index: DiskRows.of_part(some) for index, some in local.items()},
         )

@@ -87,6 +87,7 @@ class DrawnBatch:
             'n<type>.<name>' [num_nodes] and 'e<type>.<name>' [num_edges] of a type.
         fetches: the rows of each table, located.
         reused_bytes: bytes of its rows that earlier batches requested.
+        rules: misses by other rules, see `khop.trace.clock.RULES`.
         request_number: number of its request. None while its rows are not requested.
         after: number of the last request whose batch must be written before, with all before it.
         is_begun: whether its arrays are being written.
@@ -97,6 +98,7 @@ class DrawnBatch:
     extras: Mapping[str, Array]
     fetches: list[RowFetch] = field(default_factory=list)
     reused_bytes: int = 0
+    rules: tuple[int, int] = (0, 0)
     request_number: int | None = None
     after: int = -1
     is_begun: bool = False
@@ -215,10 +217,23 @@ class Collector:
         self._requested.append(drawn)
         drawn.request_number = self._num_requests
         self._num_requests += 1
+        before = self._missed_by_rules()
         drawn.after = max(
             cache.request(drawn.fetches[i], drawn.request_number)
             for i, cache in self._caches.items()
         )
+        (lru, sieve), (lru_before, sieve_before) = self._missed_by_rules(), before
+        drawn.rules = lru - lru_before, sieve - sieve_before
+
+    def _missed_by_rules(self) -> tuple[int, int]:
+        """Return the misses of LRU and of SIEVE so far, of the rows of nodes."""
+        tables = [self._tables[i] for i in self._caches]
+        misses = [
+            cache.missed_by_rules
+            for table, cache in zip(tables, self._caches.values(), strict=True)
+            if table.unit == "node"
+        ]
+        return sum(lru for lru, _ in misses), sum(sieve for _, sieve in misses)
 
     def may_collect(self, drawn: DrawnBatch) -> bool:
         """Return True if no batch that is not collected has rows or memory that a batch needs."""

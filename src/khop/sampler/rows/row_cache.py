@@ -29,7 +29,7 @@ _MIN_ROW_BYTES = 32
 
 # Rows of announced batches per row of the cache. With 4 times as many, misses are within 3 % of
 # those with all batches known, with twice as many within 25 % (Debian's packages, 32 to 256 seeds).
-_ROWS_KNOWN = 4
+ROWS_KNOWN = 4
 
 
 class RowCache:
@@ -43,6 +43,7 @@ class RowCache:
     def __init__(self, fetcher: PartRows, capacity: int) -> None:
         self._fetcher = fetcher
         self._plan = _native.LookaheadCache(capacity)
+        self._model = _native.CacheModel(capacity)
         # Memory is allocated when a row is stored first.
         attributes = fetcher.attributes.values()
         self._rows = [attr.stored.empty(capacity) for attr in attributes]
@@ -59,10 +60,15 @@ class RowCache:
     def batches_known(self) -> int:
         """Number of batches that should be announced, from the mean batch so far.
 
-        Their rows are `_ROWS_KNOWN` times the cache's.
+        Their rows are `ROWS_KNOWN` times the cache's.
         """
-        known = _ROWS_KNOWN * self._plan.capacity * self._num_batches
+        known = ROWS_KNOWN * self._plan.capacity * self._num_batches
         return -(-known // max(self._num_announced, 1))
+
+    @property
+    def missed_by_rules(self) -> tuple[int, int]:
+        """Misses that LRU and SIEVE would have had so far with as many rows."""
+        return self._model.misses
 
     def announce(self, fetch: RowFetch) -> None:
         """Announce the missing rows of a batch that has been drawn."""
@@ -88,6 +94,8 @@ class RowCache:
         """
         assert fetch.plan is not None
         planned_batch, at = fetch.plan
+        for missing in fetch.missing:
+            self._model.ask(missing.ids)
         hits, hit_slots, misses, firsts, slots, repeats, originals = self._plan.take(planned_batch)
         fetch.planned_misses = misses
         if len(hits):

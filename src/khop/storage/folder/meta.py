@@ -256,6 +256,19 @@ class EdgeTypeMeta:
         """True if each edge has a time."""
         return self.sorted_by == "time"
 
+    @property
+    def columns(self) -> list[str]:
+        """Names of the arrays with an entry per edge, beside its attributes."""
+        names = {
+            "indices": True,
+            "edge_id": self.edge_ids,
+            "time": self.timed,
+            "weight_sum": self.weighted,
+            "weight_guide": self.weighted,
+            "neighbor_id": self.neighbor_ids,
+        }
+        return [name for name, exists in names.items() if exists]
+
 
 @dataclass(frozen=True)
 class FolderMeta:
@@ -380,10 +393,7 @@ def _node_files(node_type: NodeTypeMeta, num_parts: int) -> set[str]:
 
 
 def _edge_files(edge_type: EdgeTypeMeta, num_parts: int) -> set[str]:
-    arrays = ["indptr", "indices", *(["edge_id"] if edge_type.edge_ids else [])]
-    arrays += ["time"] if edge_type.timed else []
-    arrays += ["weight_sum", "weight_guide"] if edge_type.weighted else []
-    arrays += ["neighbor_id"] if edge_type.neighbor_ids else []
+    arrays = ["indptr", *edge_type.columns]
     files: set[str] = set()
     for part in range(num_parts):
         files.update(paths.edge_path(part, edge_type.name, array) for array in arrays)
