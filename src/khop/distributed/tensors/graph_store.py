@@ -240,7 +240,7 @@ class GraphStore:
         client.together(
             f"step {self.version}", arguments, partial(client.write_to_own_parts, message)
         )
-        client.num_steps += 1
+        client.end_step()
         return self.version
 
     def update_all(

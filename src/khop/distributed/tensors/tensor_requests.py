@@ -30,6 +30,12 @@ Count = Annotated[int, Between(0, 2**53)]
 HELD_BYTES = 1 << 30
 """Maximum bytes of pushes that a part holds until the end of their step."""
 
+STAGED_BYTES = 256 << 20
+"""Bytes of a staging area: shared memory of a part for the values of one trainer's pushes."""
+
+STAGED_ALIGNMENT = 64
+"""Values of a push begin at a multiple of this offset of a staging area."""
+
 _MIX = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
@@ -79,12 +85,14 @@ class DeleteTensor:
 
 @dataclass(frozen=True)
 class PushRows:
-    """Request to change rows. Arrays: [n] int64 rows of the part, [n, *shape] values.
+    """Request to change rows. Arrays: [n] int64 rows of the part, and pieces of [n, *shape] values.
 
     Attributes:
         step: the step at whose end the rows change. If None, they change at once.
         rank: rank of the trainer.
         position: position of the push among the trainer's pushes.
+        area: staging area with all values. If None, the message has them.
+        offset: offset of the values in the area, in bytes.
     """
 
     op: ClassVar[str] = "push_rows"
@@ -94,6 +102,8 @@ class PushRows:
     step: Count | None
     rank: Count
     position: Count
+    area: Count | None = None
+    offset: Count = 0
 
 
 @dataclass(frozen=True)
@@ -151,6 +161,16 @@ class ShareTensor:
     op: ClassVar[str] = "share_tensor"
 
     name: TensorName
+
+
+@dataclass(frozen=True)
+class MakeStagingArea:
+    """Request of a trainer on the server's host for memory for the values of its pushes.
+
+    The reply is [3] int64: the server's process, its descriptor, and the area's index.
+    """
+
+    op: ClassVar[str] = "make_staging_area"
 
 
 @dataclass(frozen=True)
