@@ -34,13 +34,14 @@ from khop.distributed.tensors.tensor_requests import (
     TensorSpec,
     stored_numbers,
 )
+from khop.distributed.tensors.torch_checkpoint import TorchState
 from khop.typing import Array, ArrayLike, EdgeType, NodeType, RowInit
 
 _Batch = TypeVar("_Batch", Data, HeteroData)
 _ROWS_AT_ONCE = 1 << 16  # of first values, that a trainer sends before it waits
 
 
-class GraphStore:
+class GraphStore(TorchState):
     """Tensors over the nodes and edges of a dataset, which trainers read and write.
 
     All trainers make the store together, and make the same calls of `create_node_tensor`,

@@ -218,14 +218,23 @@ class StoreClient:
         second, the action of all trainers is done.
         """
         calls = self.meet([name, arguments])
-        if any(call != calls[self.rank] for call in calls):
+        self._check_same(calls, calls)
+        self.guarded(action)
+        self.meet(None)
+
+    def any_trainer(self, flag: bool) -> bool:
+        """Return True if `flag` is True at any trainer. All trainers call it together."""
+        calls = self.meet(["any", flag])
+        self._check_same(calls, [call and call[0] for call in calls])
+        return any(call[1] for call in calls)
+
+    def _check_same(self, calls: Sequence[object], compared: Sequence[object]) -> None:
+        if any(call != compared[self.rank] for call in compared):
             error = RendezvousError(
                 f"trainers make different calls of a GraphStore: {dict(enumerate(calls))}"
             )
             self.fail(error)
             raise error
-        self.guarded(action)
-        self.meet(None)
 
     def guarded(self, action: Callable[[], None]) -> None:
         """Run this trainer's part of a call of all trainers. An error ends the client."""
