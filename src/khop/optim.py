@@ -59,7 +59,8 @@ class SparseOptimizer(torch.optim.Optimizer):
                 name = self._state_name(embedding, state)
                 if name not in self.store:
                     shape = embedding.weight.shape[1:] if is_wide else ()
-                    self.store.create_node_tensor(name, embedding.node_type, shape)
+                    on_disk = embedding.weight.spec.cache_bytes if is_wide else None
+                    self.store.create_node_tensor(name, embedding.node_type, shape, on_disk=on_disk)
 
     def _state_name(self, embedding: DistEmbedding, state: str) -> str:
         return f"{embedding.weight.name}/{self.rule}/{state}"

@@ -63,12 +63,13 @@ def of_torch(name, world_size):
 
 @pytest.mark.parametrize("world_size", [1, 3])
 def test_optimisers_are_torchs_over_any_trainers_and_parts(roots, world_size):
-    """Equal to torch's within rounding, and the same bits over one part and three."""
+    """Equal to torch's within rounding. The same bits over one part and three, and on disk."""
     results = []
-    for num_parts in (1, 3):
+    for num_parts, on_disk in ((1, None), (3, None), (1, 8 * (512 + 16))):
         homes = [rank % num_parts for rank in range(world_size)]
         rest = [part for part in range(num_parts) if part not in homes]
         arguments = {"root": str(roots(num_parts)), "homes": homes, "also_serve": {"0": rest}}
+        arguments["on_disk"] = on_disk
         results.append(
             jobs.start_trainers("embed", arguments, world_size, program=store_jobs.__name__)
         )

@@ -415,7 +415,7 @@ def test_requests_that_do_not_fit_change_nothing(shard, request_, arrays, error)
     with pytest.raises(error):
         finish(answers[type(request_)](request_, arrays))
     finish(shard.end_step(EndStep(0), []))
-    (rows,) = shard.pull(PullRows("t"), [np.arange(200)])
+    (rows,) = finish(shard.pull(PullRows("t"), [np.arange(200)]))
     assert not rows.any()
 
 

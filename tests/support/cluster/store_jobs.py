@@ -70,7 +70,7 @@ def job_push(arguments):
 def job_lose(arguments):
     """Trainer 0 loses the server of its partition, or trainer 1 is killed in a step."""
     context, store = _store(arguments)
-    rows = store.create_node_tensor("rows")
+    rows = store.create_node_tensor("rows", on_disk=arguments.get("on_disk"))
     store.step()
     if arguments["how"] == "server":
         push = rows.push(None, torch.ones(NUM_ROWS), "add")
@@ -125,7 +125,8 @@ def job_embed(arguments):
     context, store = _store(arguments)
     result = {}
     for name, options in OPTIMISERS.items():
-        embedding = khop.nn.DistEmbedding(NUM_ROWS, 4, store, name)
+        on_disk = arguments.get("on_disk")
+        embedding = khop.nn.DistEmbedding(NUM_ROWS, 4, store, name, on_disk=on_disk)
         optimiser = getattr(khop.optim, name)([embedding], **options)
         for step in range(4):
             ids, factors = batch_of(context.rank, step)

@@ -23,6 +23,7 @@ from khop.channel.pool import BufferPool
 from khop.distributed.rpc.frame_handler import RequestType, Steps
 from khop.distributed.rpc.limits import DEFAULT, check_reply_bytes
 from khop.distributed.rpc.protocol import check_empty, check_index, ids_of
+from khop.distributed.tensors.disk_rows import DiskRows, Table, get_rows, most_rows, set_rows
 from khop.distributed.tensors.tensor_requests import (
     GRADIENT,
     HELD_BYTES,
@@ -76,7 +77,7 @@ class Shard:
     def __init__(self, part: Part) -> None:
         self._part = part
         self._specs: dict[str, TensorSpec] = {}
-        self._values: dict[str, Array] = {}
+        self._values: dict[str, Table] = {}
         self._memory: dict[str, FileIO] = {}
         self._step = 0
         self._held: list[_Held] = []
@@ -110,33 +111,45 @@ class Shard:
         first, count = bounds[self._part.part], bounds[self._part.part + 1]
         count -= first
         nbytes = count * spec.rows.nbytes
+        if spec.cache_bytes is not None:
+            nbytes = min(nbytes, spec.cache_bytes)
         if nbytes > (available := _available_memory()):
             raise MemoryError(
                 f"{nbytes >> 20} MiB for tensor '{name}' in partition {self._part.part}: the "
                 f"server's machine has {available >> 20} MiB"
             )
-        memory = os.fdopen(create_memory(nbytes, "khop-tensor"), "r+b", 0)
-        values = rows_in(memory.fileno(), count, spec.rows)
+        if spec.seed is not None and not spec.dtype.startswith(("float", "bfloat")):
+            raise ProtocolError(f"normal first values need floats (got '{spec.dtype}')")
+        memory = None
+        if spec.cache_bytes is None:
+            memory = os.fdopen(create_memory(nbytes, "khop-tensor"), "r+b", 0)
+            table: Table = rows_in(memory.fileno(), count, spec.rows)
+        else:
+            table = DiskRows(count, spec.rows, spec.cache_bytes)
         if spec.seed is not None:
-            if not spec.dtype.startswith(("float", "bfloat")):
-                raise ProtocolError(f"normal first values need floats (got '{spec.dtype}')")
             name_of_ids = "id" if spec.element == "node" else "edge_id"
             ids = self._part.feature(spec.element, spec.type_index, name_of_ids)
-            rows = max(_BYTES_AT_ONCE // max(8 * spec.rows.nbytes, 8), 1)
-            for begin in range(0, count, rows):
-                piece = slice(begin, begin + rows)
-                own = ids.gather(np.arange(begin, min(begin + rows, count)))
-                values[piece] = normal_rows(spec.seed, own, spec.rows)
+            at_once = max(_BYTES_AT_ONCE // max(8 * spec.rows.nbytes, 8), 1)
+            for begin in range(0, count, most_rows(at_once, table)):
+                rows = np.arange(begin, min(begin + most_rows(at_once, table), count))
+                values = normal_rows(spec.seed, ids.gather(rows), spec.rows)
+                set_rows(table, rows, values)
                 yield None
-        self._specs[name], self._values[name], self._memory[name] = spec, values, memory
+        self._specs[name], self._values[name] = spec, table
+        if memory is not None:
+            self._memory[name] = memory
         return []
 
     def delete(self, request: DeleteTensor, arrays: list[Array]) -> list[Array]:
         """End a tensor, and drop its pushes."""
         check_empty(arrays)
         self._tensor(request.name)
-        del self._specs[request.name], self._values[request.name]
-        self._memory.pop(request.name).close()
+        del self._specs[request.name]
+        table = self._values.pop(request.name)
+        if isinstance(table, DiskRows):
+            table.close()
+        else:
+            self._memory.pop(request.name).close()
         self._held = [push for push in self._held if push.name != request.name]
         self._held_bytes = sum(push.nbytes for push in self._held)
         return []
@@ -229,16 +242,16 @@ class Shard:
         self._step += 1
         return []
 
-    def _states(self, update: RowUpdate) -> tuple[Array | None, Array | None]:
-        """Return the state of an update: two arrays, None for each that its rule does not have."""
+    def _states(self, update: RowUpdate) -> list[Table]:
+        """Return the tables with the state of an update."""
         self._tensor(update.name)
         states = [self._tensor(name) for name in update.states]
         if len(states) != _NUM_STATES[update.rule]:
             raise ProtocolError(f"'{update.rule}' has {_NUM_STATES[update.rule]} tensors of state")
-        return states[0] if states else None, states[1] if len(states) > 1 else None
+        return states
 
     def _update(
-        self, update: RowUpdate, states: tuple[Array | None, Array | None], pushes: Sequence[_Held]
+        self, update: RowUpdate, states: Sequence[Table], pushes: Sequence[_Held]
     ) -> Generator[None, None, None]:
         """Update rows by the sums of their gradients, which run in the order of the pushes."""
         table = self._values[update.name]
@@ -253,6 +266,7 @@ class Shard:
                 yield None
         rows = distinct.rows()
         sums = self._pool.empty((len(rows), *table.shape[1:]), np.dtype(np.float32))
+        tables = [table, *states]
         count = max(_BYTES_AT_ONCE // max(4 * math.prod(table.shape[1:]), 1), 1)
         for begin in range(0, len(rows), count):
             sums[begin : begin + count] = 0
@@ -265,9 +279,18 @@ class Shard:
                 done = 0
                 yield None
         constants = update.rate, update.epsilon, update.beta1, update.beta2, update.scale
+        count = most_rows(count, *tables)
         for begin in range(0, len(rows), count):
             part = slice(begin, begin + count)
-            _native.update_rows(table, rows[part], sums[part], update.rule, *states, *constants)
+            is_in_place = not any(isinstance(one, DiskRows) for one in tables)
+            chosen = rows[part] if is_in_place else np.arange(len(rows[part]))
+            arrays: list[Any] = tables if is_in_place else [get_rows(t, rows[part]) for t in tables]
+            first, second = [*arrays[1:], None, None][:2]
+            rule = update.rule
+            _native.update_rows(arrays[0], chosen, sums[part], rule, first, second, *constants)
+            if not is_in_place:
+                for one, values in zip(tables, arrays, strict=True):
+                    set_rows(one, rows[part], values)
             yield None
 
     def read_step(self, request: ReadStep, arrays: list[Array]) -> list[Array]:
@@ -279,19 +302,26 @@ class Shard:
         """Return where processes of this user and host find a tensor's memory."""
         check_empty(arrays)
         self._tensor(request.name)
-        return [np.array([os.getpid(), self._memory[request.name].fileno()])]
+        memory = self._memory.get(request.name)
+        return [np.array([os.getpid(), -1 if memory is None else memory.fileno()])]
 
-    def pull(self, request: PullRows, arrays: list[Array]) -> list[Array]:
+    def pull(self, request: PullRows, arrays: list[Array]) -> Steps:
         """Return rows as they are now."""
         table, rows = self._tensor(request.name), ids_of(arrays)
         self._check_rows(request.name, rows)
         nbytes = len(rows) * self._specs[request.name].rows.nbytes
         check_reply_bytes(nbytes, min(DEFAULT.reply_bytes, _PUSH_BYTES), f"{len(rows)} rows")
         out = self._pool.empty((len(rows), *table.shape[1:]), table.dtype)
-        _native.gather(table, rows, out)
+        if not isinstance(table, DiskRows):
+            _native.gather(table, rows, out)
+            return [out]
+        for begin in range(0, len(rows), table.most_rows):
+            piece = slice(begin, begin + table.most_rows)
+            out[piece] = table.read(rows[piece])
+            yield None
         return [out]
 
-    def _tensor(self, name: str) -> Array:
+    def _tensor(self, name: str) -> Table:
         if name not in self._values:
             raise KeyError(f"there is no tensor '{name[:100]}'")
         return self._values[name]
@@ -307,7 +337,10 @@ class Shard:
             is_narrow = self._specs[push.name].dtype == "bfloat16"
             for piece in _slices(push):
                 table = self._values[push.name]
-                _native.scatter(table, piece.rows, piece.values, push.reduce, is_narrow)
+                if isinstance(table, DiskRows):
+                    yield from _apply_on_disk(table, piece, is_narrow)
+                else:
+                    _native.scatter(table, piece.rows, piece.values, push.reduce, is_narrow)
                 done += piece.nbytes
                 if done > _BYTES_AT_ONCE:
                     done = 0
@@ -321,6 +354,18 @@ def _slices(push: _Held) -> Iterator[_Held]:
     for first in range(0, len(push.rows), count):
         piece = slice(first, first + count)
         yield push._replace(rows=push.rows[piece], values=push.values[piece])
+
+
+def _apply_on_disk(table: DiskRows, push: _Held, is_narrow: bool) -> Iterator[None]:
+    for first in range(0, len(push.rows), table.most_rows):
+        piece = slice(first, first + table.most_rows)
+        distinct = _native.DistinctRows(len(table))
+        positions = distinct.add(push.rows[piece])
+        rows = distinct.rows()
+        values = table.read(rows)
+        _native.scatter(values, positions, push.values[piece], push.reduce, is_narrow)
+        table.write(rows, values)
+        yield None
 
 
 def request_types(part: Part) -> list[RequestType]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar, Literal
 
@@ -12,7 +13,7 @@ from khop.channel.arena import map_memory
 from khop.codec import AtMost, Between, Id, Word
 from khop.data import RowFormat
 from khop.data.arrays import storage_dtype
-from khop.typing import Array, Int64Array, UInt64Array
+from khop.typing import Array, ArrayLike, Int64Array, RowInit, UInt64Array
 
 GRADIENT = "gradient"
 """Operation of a push of float32 gradients, which an optimiser applies at the end of the step."""
@@ -50,6 +51,8 @@ class TensorSpec:
         dtype: name of the values' dtype.
         shape: shape of a row.
         seed: seed of normally distributed first values. If None, the first values are zeros.
+        cache_bytes: bytes of the cache of a part whose rows are on disk. If None, all rows are in
+            memory.
     """
 
     element: Literal["node", "edge"]
@@ -57,6 +60,7 @@ class TensorSpec:
     dtype: Dtype
     shape: Annotated[list[Annotated[int, Between(0, 2**31)]], AtMost(8)]
     seed: Word | None = None
+    cache_bytes: Count | None = None
 
     @property
     def rows(self) -> RowFormat:
@@ -155,7 +159,8 @@ class ReadStep:
 class ShareTensor:
     """Request of a trainer on the server's host for a tensor's memory.
 
-    The reply is [2] int64: the server's process, and its descriptor of the memory.
+    The reply is [2] int64: the server's process, and its descriptor of the memory. For rows on disk
+    the descriptor is -1.
     """
 
     op: ClassVar[str] = "share_tensor"
@@ -194,6 +199,17 @@ def rows_in(memory: int, count: int, rows: RowFormat) -> Array:
         map_memory(memory), storage_dtype(rows.dtype), count * math.prod(rows.shape)
     )
     return values.reshape(count, *rows.shape)
+
+
+def first_values(init: RowInit) -> tuple[int | None, ArrayLike | None]:
+    """Return the seed of normal values, and the values, of which one or both are None."""
+    if isinstance(init, str):
+        if init != "zeros":
+            raise ValueError(f"init must be 'zeros', ('normal', seed) or values (got {init!r})")
+        return None, None
+    if isinstance(init, tuple) and len(init) == 2 and init[0] == "normal":
+        return operator.index(init[1]), None  # type: ignore[arg-type]
+    return None, init  # type: ignore[return-value]
 
 
 def normal_rows(seed: int, ids: Int64Array, rows: RowFormat) -> Array:
