@@ -28,6 +28,7 @@ class DistEmbedding(torch.nn.Module):
         node_type: the node type. If None, the only one with `num_embeddings` nodes.
         dtype: torch.float32, or torch.bfloat16 for half the memory. Rows are delivered as float32.
         init: first values: ('normal', seed), as of `torch.nn.Embedding`, 'zeros' or an array.
+        on_disk: keep rows, and states of optimisers, on disk: see `GraphStore.create_node_tensor`.
 
     Raises:
         ValueError: no node type, or several, have `num_embeddings` nodes.
@@ -49,6 +50,7 @@ class DistEmbedding(torch.nn.Module):
         node_type: NodeType | None = None,
         dtype: torch.dtype = torch.float32,
         init: RowInit = ("normal", 0),
+        on_disk: int | str | None = None,
     ) -> None:
         super().__init__()
         if dtype not in (torch.float32, torch.bfloat16):
@@ -67,7 +69,9 @@ class DistEmbedding(torch.nn.Module):
         if name in store:
             self.weight = store[name]
         else:
-            self.weight = store.create_node_tensor(name, node_type, (embedding_dim,), dtype, init)
+            self.weight = store.create_node_tensor(
+                name, node_type, (embedding_dim,), dtype, init, on_disk
+            )
         if self.weight.shape != (num_embeddings, embedding_dim) or self.weight.dtype != dtype:
             raise ValueError(
                 f"the embeddings must be {[num_embeddings, embedding_dim]} {dtype}, but "

@@ -12,12 +12,13 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar
 
 import torch
+from torch import Tensor
 
 from khop.distributed.tensors.graph_store import GraphStore
 from khop.distributed.tensors.tensor_requests import RowUpdate, Rule
 from khop.nn import DistEmbedding
 
-__all__ = ["RowwiseAdagrad", "SparseAdagrad", "SparseAdam", "SparseSGD"]
+__all__ = ["GradScaler", "RowwiseAdagrad", "SparseAdagrad", "SparseAdam", "SparseSGD"]
 
 
 class SparseOptimizer(torch.optim.Optimizer):
@@ -34,6 +35,10 @@ class SparseOptimizer(torch.optim.Optimizer):
     Raises:
         ValueError: no embeddings, or embeddings of several stores.
     """
+
+    _step_supports_amp_scaling = True  # torch's GradScaler then always calls `step`
+    grad_scale: Tensor | None
+    found_inf: Tensor
 
     rule: ClassVar[Rule]
     states: ClassVar[Mapping[str, bool]] = {}
@@ -54,7 +59,8 @@ class SparseOptimizer(torch.optim.Optimizer):
                 name = self._state_name(embedding, state)
                 if name not in self.store:
                     shape = embedding.weight.shape[1:] if is_wide else ()
-                    self.store.create_node_tensor(name, embedding.node_type, shape)
+                    on_disk = embedding.weight.spec.cache_bytes if is_wide else None
+                    self.store.create_node_tensor(name, embedding.node_type, shape, on_disk=on_disk)
 
     def _state_name(self, embedding: DistEmbedding, state: str) -> str:
         return f"{embedding.weight.name}/{self.rule}/{state}"
@@ -63,7 +69,8 @@ class SparseOptimizer(torch.optim.Optimizer):
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
         """Update the embeddings by the gradients of all trainers. All trainers call it together.
 
-        It ends a step of the store, with all other pushes of the step.
+        It ends a step of the store, with all other pushes of the step. If a GradScaler calls it,
+        and any trainer's gradients have infinities or NaNs, no trainer's gradients are applied.
 
         Raises:
             StateLostError, PartitionUnavailableError, RendezvousError: see `GraphStore.step`.
@@ -72,20 +79,28 @@ class SparseOptimizer(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        updates = []
-        for group, embedding in zip(self.param_groups, self.embeddings, strict=True):
-            for ids, rows in zip(embedding.ids, embedding.rows, strict=True):
-                if rows.grad is not None:
-                    embedding.weight.push_gradients(ids, rows.grad.float().cpu().numpy())
-            group["steps"] += 1
-            states = [self._state_name(embedding, state) for state in self.states]
-            epsilon, (beta1, beta2) = group.get("eps", 0.0), group.get("betas", (0.0, 0.0))
-            scale = 1.0 / self.store.num_trainers if group["average"] else 1.0
-            constants = self._rate(group), epsilon, beta1, beta2, scale
-            updates.append(RowUpdate(embedding.weight.name, self.rule, states, *constants))
+        has_overflow = hasattr(self, "found_inf") and self.store.any_trainer(bool(self.found_inf))
+        updates = self._push_gradients() if not has_overflow else []
         self.zero_grad()
         self.store.end_step(updates)
         return loss
+
+    def _push_gradients(self) -> list[RowUpdate]:
+        """Push the gradients of this trainer, and return the updates of the step."""
+        updates, scale = [], getattr(self, "grad_scale", None)
+        factor = 1.0 if scale is None else float(scale.double().reciprocal().float())
+        for group, embedding in zip(self.param_groups, self.embeddings, strict=True):
+            for ids, rows in zip(embedding.ids, embedding.rows, strict=True):
+                if rows.grad is not None:
+                    gradients = rows.grad if scale is None else rows.grad * factor
+                    embedding.weight.push_gradients(ids, gradients.float().cpu().numpy())
+            group["steps"] += 1
+            states = [self._state_name(embedding, state) for state in self.states]
+            epsilon, (beta1, beta2) = group.get("eps", 0.0), group.get("betas", (0.0, 0.0))
+            share = 1.0 / self.store.num_trainers if group["average"] else 1.0
+            constants = self._rate(group), epsilon, beta1, beta2, share
+            updates.append(RowUpdate(embedding.weight.name, self.rule, states, *constants))
+        return updates
 
     def _rate(self, group: Mapping[str, Any]) -> float:
         """Return the learning rate of this step."""
@@ -231,3 +246,38 @@ class SparseAdam(SparseOptimizer):
         beta1, beta2 = group["betas"]
         corrections = math.sqrt(1 - beta2 ** group["steps"]) / (1 - beta1 ** group["steps"])
         return float(group["lr"] * corrections)
+
+
+class GradScaler(torch.amp.GradScaler):
+    """torch's `GradScaler`, whose trainers find infinities together.
+
+    If one trainer's gradients have infinities or NaNs, all trainers skip the step of all
+    optimisers, and their scales stay equal. All trainers call its methods together. torch's own
+    scaler is enough if it scales embeddings of a store alone.
+
+    Args:
+        store: the store whose trainers use the scaler.
+        device: device type of the gradients, as of `torch.amp.GradScaler`.
+        options: further arguments of `torch.amp.GradScaler`.
+
+    Example:
+        >>> store = khop.distributed.GraphStore(DistDataset.from_folder(folder))
+        >>> embedding = khop.nn.DistEmbedding(6, 2, store, "e", init="zeros")
+        >>> optimizer, scaler = SparseSGD([embedding], lr=1.0), GradScaler(store, "cpu")
+        >>> scaler.scale(embedding(torch.tensor([4])).sum()).backward()
+        >>> scaler.step(optimizer), scaler.update(), embedding.weight[4].tolist()
+        (None, None, [-1.0, -1.0])
+    """
+
+    def __init__(self, store: GraphStore, device: str = "cuda", **options: Any) -> None:
+        super().__init__(device, **options)
+        self._store = store
+
+    def _unscale_grads_(self, optimizer: Any, *arguments: Any) -> dict[torch.device, Tensor]:
+        flags: dict[torch.device, Tensor] = super()._unscale_grads_(optimizer, *arguments)
+        is_any = self._store.any_trainer(any(bool(flag) for flag in flags.values()))
+        if not flags:  # this trainer has no gradients
+            flags = {torch.device("cpu"): torch.zeros(())}
+        for flag in flags.values():
+            flag.fill_(float(is_any))
+        return flags

@@ -63,12 +63,13 @@ def of_torch(name, world_size):
 
 @pytest.mark.parametrize("world_size", [1, 3])
 def test_optimisers_are_torchs_over_any_trainers_and_parts(roots, world_size):
-    """Equal to torch's within rounding, and the same bits over one part and three."""
+    """Equal to torch's within rounding. The same bits over one part and three, and on disk."""
     results = []
-    for num_parts in (1, 3):
+    for num_parts, on_disk in ((1, None), (3, None), (1, 8 * (512 + 16))):
         homes = [rank % num_parts for rank in range(world_size)]
         rest = [part for part in range(num_parts) if part not in homes]
         arguments = {"root": str(roots(num_parts)), "homes": homes, "also_serve": {"0": rest}}
+        arguments["on_disk"] = on_disk
         results.append(
             jobs.start_trainers("embed", arguments, world_size, program=store_jobs.__name__)
         )
@@ -77,6 +78,44 @@ def test_optimisers_are_torchs_over_any_trainers_and_parts(roots, world_size):
         assert len({result[name] for result in results}) == 1
         mine = torch.tensor(results[0][f"{name} values"])
         torch.testing.assert_close(mine, of_torch(name, world_size), rtol=2e-5, atol=2e-6)
+
+
+def run(roots, job, num_parts, world_size, **arguments):
+    homes = [rank % num_parts for rank in range(world_size)]
+    rest = [part for part in range(num_parts) if part not in homes]
+    arguments |= {"root": str(roots(num_parts)), "homes": homes, "also_serve": {"0": rest}}
+    trainers = jobs.start_trainers(job, arguments, world_size, program=store_jobs.__name__)
+    return jobs.finish_trainers(trainers)
+
+
+def test_torchs_checkpoints_are_read_by_other_trainers_and_parts(roots, tmp_path):
+    """Also with an optimiser, whose options and states go on as if there had been no break."""
+    arguments = {"folder": str(tmp_path / "saved")}
+    meeting = str(tmp_path / "a")
+    first = run(roots, "torch_checkpoint", 1, 2, save=True, meeting=meeting, **arguments)
+    assert first[0] == first[1] and first[0]["version"] == 3
+    for num_parts, world_size in ((3, 2), (1, 3)):
+        arguments["meeting"] = str(tmp_path / f"b{world_size}")
+        results = run(roots, "torch_checkpoint", num_parts, world_size, save=False, **arguments)
+        for result in results:
+            assert result["saved"] == first[0]["saved"]
+            assert (result["version"], result["lr"]) == (3, 0.3)
+            assert world_size == 3 or result == first[0]  # the same batches in the next step
+
+
+@pytest.mark.parametrize(("own", "clip"), [(True, False), (True, True), (False, False)])
+def test_an_infinity_at_one_trainer_skips_the_step_of_all(roots, own, clip):
+    """Gradients of trainers: (2, 2), then (4, inf), then (8, 8 or none), divided by 2."""
+    results = run(roots, "scale", 1, 2, own=own, clip=clip)
+    # A trainer's two equal rows of two values are clipped to values of 0.5.
+    values = [-1.0, -1.0, -1.5] if clip else [-2.0, -2.0, -6.0 if own else -10.0]
+    for rank, result in enumerate(results):
+        scales = [8, 4, 4] if own or rank else [8, 8, 8]  # torch's scaler knows its own trainer
+        expected = [
+            [value, value, scale, version]
+            for value, scale, version in zip(values, scales, (1, 2, 3), strict=True)
+        ]
+        np.testing.assert_allclose(result["steps"], expected, rtol=1e-5)
 
 
 def test_rows_of_any_shape_and_without_gradients(store):

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from khop.channel.arena import SlotAllocator
 from khop.data import RowFormat
 from khop.distributed import (
     DistDataset,
@@ -17,12 +18,14 @@ from khop.distributed import (
 )
 from khop.distributed.partitions.service import PartitionService
 from khop.distributed.rpc.frame_handler import finish
-from khop.distributed.tensors import shard as shard_module
+from khop.distributed.tensors import graph_tensor as tensor_module, shard as shard_module
 from khop.distributed.tensors.shard import Shard
 from khop.distributed.tensors.tensor_requests import (
+    STAGED_BYTES,
     CreateTensor,
     DeleteTensor,
     EndStep,
+    MakeStagingArea,
     PullRows,
     PushRows,
     ShareTensor,
@@ -82,6 +85,33 @@ def test_pushes_are_applied_in_order_when_the_step_ends(store):
     assert torch.equal(rows[ids], torch.from_numpy(expected[[7, 499, 7]]))
     assert torch.equal(rows[10:20:3], torch.from_numpy(expected[10:20:3]))
     assert torch.equal(rows[3], torch.from_numpy(expected[3]))
+
+
+@pytest.mark.parametrize("size", [1 << 13, STAGED_BYTES])
+def test_values_go_through_a_staging_area_or_by_message(store, monkeypatch, size):
+    """Pieces of a push are staged until the area is full. Further ones go by message."""
+    monkeypatch.setattr(tensor_module, "_PUSH_BYTES", 1 << 10)
+    monkeypatch.setattr(tensor_module, "FRAME_BYTES", 1 << 8)
+    rows = store.create_node_tensor("rows", shape=(4,))
+    areas = [store._client.staging_area(part) for part in range(store._meta.num_parts)]
+    used = [area for area in areas if area is not None]
+    for area in used:
+        area._slots = SlotAllocator(size)
+    expected, rng = np.zeros((500, 4), np.float32), np.random.default_rng(0)
+    for step in range(1, 3):
+        for _ in range(3):
+            ids, values = rng.integers(0, 500, 900), rng.random((900, 4), np.float32)
+            np.add.at(expected, ids, values)
+            rows.push(ids, values, "add").wait()
+            values[:] = np.nan  # they were copied
+        assert all(area._slots.num_taken > 0 for area in used)
+        assert store.step() == step
+        assert all(area._slots.num_taken == 0 for area in used)
+        assert np.array_equal(rows.pull(), expected)
+    for _ in range(2):
+        rows.push([7], [[1.0] * 4], "set", relaxed=True).wait()
+    assert sum(area._slots.num_taken for area in used) == (1 if used else 0)
+    assert rows[7].tolist() == [1.0] * 4 and (len(used) == 0) == (areas[0] is None)
 
 
 def test_a_relaxed_push_is_applied_when_it_arrives(store):
@@ -339,6 +369,7 @@ def shard(roots):
     finish(shard.create(CreateTensor("t", TensorSpec("node", 0, "float32", [2])), []))
     yield shard
     shard.delete(DeleteTensor("t"), [])
+    shard._areas.clear()
     gc.collect()  # a test's error may keep the rows
 
 
@@ -359,6 +390,11 @@ def push_of(**fields):
         (push_of(), [np.zeros(1, np.int64), np.zeros((1, 2))], ProtocolError),
         (push_of(), [np.zeros(1, np.int64), np.zeros((2, 2), np.float32)], ProtocolError),
         (push_of(), [np.zeros(1, np.int64), np.zeros((1, 3), np.float32)], ProtocolError),
+        (push_of(area=0), [np.zeros(1, np.int64)], ProtocolError),
+        (push_of(area=1, offset=32), [np.zeros(1, np.int64)], ProtocolError),
+        (push_of(area=1, offset=STAGED_BYTES), [np.zeros(1, np.int64)], ProtocolError),
+        (push_of(area=1), [np.zeros(1, np.int64), np.zeros((1, 2), np.float32)], ProtocolError),
+        (push_of(area=1, offset=64), [np.array([2**40])], IndexError),
         (PullRows("t"), [np.array([-1])], IndexError),
         (PullRows("u"), [np.array([0])], KeyError),
         (PullRows("t"), [], ProtocolError),
@@ -373,10 +409,13 @@ def push_of(**fields):
 )
 def test_requests_that_do_not_fit_change_nothing(shard, request_, arrays, error):
     answers = {t.message: t.answer for t in shard.types()}
+    if getattr(request_, "area", None):
+        for area in range(2):
+            assert shard.make_area(MakeStagingArea(), [])[0][2] == area
     with pytest.raises(error):
         finish(answers[type(request_)](request_, arrays))
     finish(shard.end_step(EndStep(0), []))
-    (rows,) = shard.pull(PullRows("t"), [np.arange(200)])
+    (rows,) = finish(shard.pull(PullRows("t"), [np.arange(200)]))
     assert not rows.any()
 
 

@@ -32,6 +32,7 @@ OF_WORKERS = {"khop.distributed.MpDistSamplingWorkerOptions", "khop.distributed.
 OF_STORES = {f"khop.distributed.{name}" for name in ("GraphStore", "GraphTensor", "Push")} | {
     "khop.nn.DistEmbedding",
     *(f"khop.optim.{name}" for name in ("RowwiseAdagrad", "SparseAdagrad", "SparseAdam")),
+    "khop.optim.GradScaler",
     "khop.optim.SparseSGD",
 }
 WITH_PROCESSES = OF_WORKERS | OF_METIS | OF_STORES

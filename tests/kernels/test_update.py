@@ -54,6 +54,34 @@ def test_rowwise_adagrad_has_one_sum_for_a_row():
     np.testing.assert_allclose(sums, squares, rtol=1e-5)
 
 
+@pytest.mark.parametrize("rule", ["sgd", "adagrad", "rowwise_adagrad", "adam"])
+def test_gradients_are_scaled_first(rule):
+    """Equal to an update by gradients that NumPy has multiplied, bit by bit."""
+    rng = np.random.default_rng(0)
+    results = []
+    gradients = rng.standard_normal((3, 5)).astype(np.float32)
+    for values, scale in ((gradients, np.float32(0.3)), (gradients * np.float32(0.3), 1.0)):
+        table, first, second = (np.ones((4, 5), np.float32) for _ in range(3))
+        first = np.ones(4, np.float32) if rule == "rowwise_adagrad" else first
+        arguments = np.array([3, 0, 1]), values, rule, first, second, 0.1, 1e-8, 0.9, 0.99, scale
+        _native.update_rows(table, *arguments)
+        results.append(b"".join(array.tobytes() for array in (table, first, second)))
+    assert results[0] == results[1]
+
+
+def test_distinct_rows_are_numbered_by_first_appearance():
+    rng = np.random.default_rng(0)
+    distinct = _native.DistinctRows(1000)
+    pushes = [rng.integers(0, 1000, n) for n in (0, 1, 700, 3000)]
+    numbers = np.concatenate([distinct.add(rows) for rows in pushes])
+    rows, first = np.unique(np.concatenate(pushes), return_index=True)
+    assert np.array_equal(distinct.rows(), rows[np.argsort(first)])
+    assert np.array_equal(distinct.rows()[numbers], np.concatenate(pushes))
+    for row in (-1, 1000):
+        with pytest.raises(IndexError, match=f"{row} does not exist"):
+            distinct.add(np.array([row]))
+
+
 def test_bfloat16_rows_are_rounded_to_nearest():
     rows = torch.tensor([[1.0, 2.0]], dtype=torch.bfloat16)
     bits = rows.view(torch.int16).numpy().view(np.uint16).copy()

@@ -40,6 +40,7 @@ NB_MODULE(_native, m) {
   bind_gather_parts(m);
   bind_bus_error(m);
   bind_direct_reads(m);
+  bind_write_back_cache(m);
   bind_convert(m);
   bind_edge_split(m);
   bind_owner_split(m);

@@ -24,6 +24,7 @@ void bind_aggregate(nb::module_& m);
 void bind_gather_parts(nb::module_& m);
 void bind_bus_error(nb::module_& m);
 void bind_direct_reads(nb::module_& m);
+void bind_write_back_cache(nb::module_& m);
 void bind_convert(nb::module_& m);
 void bind_edge_split(nb::module_& m);
 void bind_owner_split(nb::module_& m);

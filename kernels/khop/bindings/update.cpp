@@ -2,7 +2,9 @@
 
 #include <nanobind/stl/string.h>
 
+#include <algorithm>
 #include <string>
+#include <utility>
 
 #include "khop/bindings/module.hpp"
 
@@ -32,7 +34,7 @@ float* state_of(const State& state, bool is_needed, int64_t values, const char* 
 void update_rows(const OutArray& table, const In<int64_t>& rows,
                  const nb::ndarray<const float, nb::c_contig, nb::device::cpu>& gradients,
                  const std::string& rule, const State& first, const State& second, float rate,
-                 float epsilon, float beta1, float beta2) {
+                 float epsilon, float beta1, float beta2, float scale) {
   if (table.ndim() < 1) throw nb::value_error("table needs a row axis");
   const bool narrow = is_type<uint16_t>(table);
   if (!narrow && !is_type<float>(table)) throw nb::type_error("table must be float32 or bfloat16");
@@ -52,7 +54,7 @@ void update_rows(const OutArray& table, const In<int64_t>& rows,
   const int64_t values = length(table) * state_width;
   float* const one = state_of(first, how != cpu::Rule::kSgd, values, "first");
   float* const two = state_of(second, how == cpu::Rule::kAdam, values, "second");
-  const cpu::Rates rates{rate, epsilon, beta1, beta2};
+  const cpu::Rates rates{rate, epsilon, beta1, beta2, scale};
   const auto run = [&](auto* data) {
     using Value = std::remove_pointer_t<decltype(data)>;
     const ReleaseGil release(count * width * 4);
@@ -67,13 +69,24 @@ void update_rows(const OutArray& table, const In<int64_t>& rows,
   }
 }
 
+auto add_rows(cpu::DistinctRows& self, const In<int64_t>& rows) {
+  const auto count = static_cast<int64_t>(rows.shape(0));
+  cpu::Buffer<int64_t> numbers;
+  int64_t* const out = numbers.extend(count);
+  {
+    const ReleaseGil release(count * 8);
+    self.add(rows.data(), count, out);
+  }
+  return to_numpy(std::move(numbers));
+}
+
 }  // namespace
 
 void bind_update(nb::module_& m) {
   m.def("update_rows", &update_rows, nb::arg("table").noconvert(), nb::arg("rows").noconvert(),
         nb::arg("gradients").noconvert(), nb::arg("rule"), nb::arg("first").none().noconvert(),
         nb::arg("second").none().noconvert(), nb::arg("rate"), nb::arg("epsilon"), nb::arg("beta1"),
-        nb::arg("beta2"),
+        nb::arg("beta2"), nb::arg("scale") = 1.0F,
         R"(Update rows by their gradients, with the formulas of torch.optim.
 
 Args:
@@ -86,9 +99,24 @@ Args:
     second: state of 'adam', float32 like table: means of squared gradients.
     rate: learning rate with the corrections of this step.
     epsilon, beta1, beta2: constants of the rules.
+    scale: factor of the gradients.
 
 Raises:
     IndexError: a row does not exist; nothing is changed.)");
+
+  nb::class_<cpu::DistinctRows>(m, "DistinctRows",
+                                R"(Numbers of the rows of a step, by their first appearance.)")
+      .def(nb::init<int64_t>(), nb::arg("num_rows"))
+      .def("add", &add_rows, nb::arg("rows").noconvert(),
+           "Return the number of each of [n] int64 rows. IndexError: a row does not exist.")
+      .def(
+          "rows",
+          [](const cpu::DistinctRows& self) {
+            cpu::Buffer<int64_t> rows;
+            std::copy_n(self.rows(), self.size(), rows.extend(self.size()));
+            return to_numpy(std::move(rows));
+          },
+          "Return the rows so far, by number: [m] int64.");
 }
 
 }  // namespace khop::bindings

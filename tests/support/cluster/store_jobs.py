@@ -9,6 +9,7 @@ import time
 
 import numpy as np
 import torch
+import torch.distributed.checkpoint as dcp
 
 import khop.nn
 import khop.optim
@@ -69,7 +70,7 @@ def job_push(arguments):
 def job_lose(arguments):
     """Trainer 0 loses the server of its partition, or trainer 1 is killed in a step."""
     context, store = _store(arguments)
-    rows = store.create_node_tensor("rows")
+    rows = store.create_node_tensor("rows", on_disk=arguments.get("on_disk"))
     store.step()
     if arguments["how"] == "server":
         push = rows.push(None, torch.ones(NUM_ROWS), "add")
@@ -124,7 +125,8 @@ def job_embed(arguments):
     context, store = _store(arguments)
     result = {}
     for name, options in OPTIMISERS.items():
-        embedding = khop.nn.DistEmbedding(NUM_ROWS, 4, store, name)
+        on_disk = arguments.get("on_disk")
+        embedding = khop.nn.DistEmbedding(NUM_ROWS, 4, store, name, on_disk=on_disk)
         optimiser = getattr(khop.optim, name)([embedding], **options)
         for step in range(4):
             ids, factors = batch_of(context.rank, step)
@@ -137,6 +139,78 @@ def job_embed(arguments):
         result[f"{name} values"] = values[:60].tolist()
     store.close()
     return result
+
+
+def job_torch_checkpoint(arguments):
+    """Save a store, embedding and optimiser by torch, or load them. Returns digests."""
+    context, store = _store(arguments)
+    torch.distributed.init_process_group(
+        "gloo",
+        store=torch.distributed.FileStore(arguments["meeting"], context.world_size),
+        rank=context.rank,
+        world_size=context.world_size,
+    )
+    embedding = khop.nn.DistEmbedding(NUM_ROWS, 4, store, "e", init="zeros")
+    optimiser = khop.optim.SparseAdam(embedding, lr=0.3, betas=(0.8, 0.95))
+    store.create_edge_tensor("w", dtype=torch.bfloat16)
+    store.create_node_tensor("empty", shape=(0,))
+    state = {"store": store, "optimiser": optimiser}
+    if arguments["save"]:
+        for step in range(2):
+            ids, factors = batch_of(context.rank, step)
+            loss_of(embedding(ids), factors).backward()
+            optimiser.step()
+        store["w"].push(np.arange(context.rank, 3000, 7), torch.ones(429).bfloat16(), "add")
+        store.step()
+        dcp.save(state, checkpoint_id=arguments["folder"])
+    else:
+        optimiser.param_groups[0]["lr"] = 9.0
+        dcp.load(state, checkpoint_id=arguments["folder"])
+    result = {"version": store.version, "lr": optimiser.param_groups[0]["lr"]}
+    result["saved"] = _digests(store)
+    ids, factors = batch_of(context.rank, 7)
+    loss_of(embedding(ids), factors).backward()
+    optimiser.step()
+    result["next"] = _digests(store)
+    torch.distributed.destroy_process_group()
+    store.close()
+    return result
+
+
+def _digests(store):
+    return {
+        name: hashlib.sha256(tensor.pull().float().numpy().tobytes()).hexdigest()
+        for name, tensor in store.tensors().items()
+    }
+
+
+def job_scale(arguments):
+    """Scaled steps of which trainer 1 has an infinity, or no gradients, in some."""
+    context, store = _store(arguments)
+    embedding = khop.nn.DistEmbedding(NUM_ROWS, 2, store, "e", init="zeros")
+    dense = torch.nn.Linear(1, 1)
+    optimisers = khop.optim.SparseSGD(embedding, lr=1.0), torch.optim.SGD(dense.parameters(), 1.0)
+    if arguments["own"]:
+        scaler = khop.optim.GradScaler(store, "cpu", init_scale=8.0)
+    else:
+        scaler, optimisers = torch.amp.GradScaler("cpu", init_scale=8.0), optimisers[:1]
+    steps = []
+    for factor in (1.0, float("inf") if context.rank else 2.0, 4.0):
+        loss = (embedding(torch.tensor([3, 3])) * factor).sum() + dense(torch.ones(1, 1)).sum()
+        if factor == 4.0 and context.rank and arguments["own"]:
+            loss = dense(torch.ones(1, 1)).sum()
+            optimisers[0].zero_grad()
+        scaler.scale(loss).backward()
+        if arguments["clip"]:
+            scaler.unscale_(optimisers[0])
+            torch.nn.utils.clip_grad_norm_(embedding.rows, 1.0)
+        for optimiser in optimisers:
+            scaler.step(optimiser)
+            optimiser.zero_grad()
+        scaler.update()
+        steps.append([*embedding.weight[3].tolist(), scaler.get_scale(), store.version])
+    store.close()
+    return {"steps": steps}
 
 
 def job_propagate(arguments):

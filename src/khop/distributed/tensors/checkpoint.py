@@ -17,6 +17,7 @@ import json
 import os
 import re
 import shutil
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,7 +30,7 @@ from khop import codec
 from khop.codec import AtMost
 from khop.data.arrays import check_range, storage_dtype
 from khop.data.files import load_npy
-from khop.distributed.tensors.graph_tensor import GraphTensor
+from khop.distributed.tensors.graph_tensor import GraphTensor, Push
 from khop.distributed.tensors.store_client import StoreClient
 from khop.distributed.tensors.tensor_requests import Count, Dtype, TensorName, TensorSpec
 from khop.errors import FolderError, ProtocolError
@@ -192,6 +193,7 @@ def load(
     _check_files(folder, saved, slice(client.rank, None, client.num_trainers))
     client.meet(None)  # nothing is changed before all files have been checked
     is_own = np.isin(np.arange(client.meta.num_parts), client.own_parts)
+    pushes: deque[Push] = deque()
     for index, tensor in enumerate(tensors):
         bounds = client.bounds_of(tensor.spec)
         for ids, rows in _read_rows(folder, saved, index, tensor):
@@ -199,7 +201,11 @@ def load(
             positions = client.positions(tensor.spec, ids)
             here = is_own[np.searchsorted(bounds, positions, side="right") - 1]
             if here.any():
-                tensor.write(ids[here], rows[here]).wait()
+                pushes.append(tensor.write(ids[here], rows[here]))
+            if len(pushes) > 1:  # the next piece is read while the server has this one
+                pushes.popleft().wait()
+    for push in pushes:
+        push.wait()
 
 
 def check_fits(folder: str | os.PathLike[str], described: SavedTensor, tensor: GraphTensor) -> None:

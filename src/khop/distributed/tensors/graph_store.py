@@ -21,6 +21,7 @@ from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 
 from khop.data.arrays import STORAGE, to_array
+from khop.data.hot_rows import parse_bytes
 from khop.distributed.dataset import DistDataset, check_dataset
 from khop.distributed.tensors import checkpoint
 from khop.distributed.tensors.graph_tensor import GraphTensor
@@ -32,16 +33,18 @@ from khop.distributed.tensors.tensor_requests import (
     EndStep,
     RowUpdate,
     TensorSpec,
+    first_values,
     stored_numbers,
 )
+from khop.distributed.tensors.torch_checkpoint import TorchState
 from khop.storage.aggregation import Aggregation
-from khop.typing import Array, ArrayLike, EdgeType, NodeType, RowInit
+from khop.typing import Array, EdgeType, NodeType, RowInit
 
 _Batch = TypeVar("_Batch", Data, HeteroData)
 _ROWS_AT_ONCE = 1 << 16  # of first values, that a trainer sends before it waits
 
 
-class GraphStore:
+class GraphStore(TorchState):
     """Tensors over the nodes and edges of a dataset, which trainers read and write.
 
     All trainers make the store together, and make the same calls of `create_node_tensor`,
@@ -106,6 +109,7 @@ class GraphStore:
         shape: Sequence[int] = (),
         dtype: torch.dtype = torch.float32,
         init: RowInit = "zeros",
+        on_disk: int | str | None = None,
     ) -> GraphTensor:
         """Make a tensor with one row per node of a type. All trainers call it together.
 
@@ -116,16 +120,20 @@ class GraphStore:
             dtype: dtype of the values.
             init: first values: 'zeros', ('normal', seed) with mean 0 and variance 1, or
                 [num_nodes, *shape] values. Normal values depend on seed and original id only.
+            on_disk: keep rows in files of the servers, with a cache of these bytes per partition,
+                such as '2GB'. If None, all rows are in memory.
 
         Raises:
             KeyError: no such node type.
             ValueError: the name is in use, or an option has a wrong value.
             MemoryError: a server's machine has too little memory.
+            OSError: its disk has too little space.
             RendezvousError: another trainer has failed, or made another call.
         """
         names = [t.name for t in self._meta.node_types]
         group = _only(names, node_type, "node_type")
-        return self._create(name, group, "node", names.index(group), shape, dtype, init)
+        element: Any = ("node", names.index(group))
+        return self._create(name, group, element, shape, dtype, init, on_disk)
 
     def create_edge_tensor(
         self,
@@ -134,6 +142,7 @@ class GraphStore:
         shape: Sequence[int] = (),
         dtype: torch.dtype = torch.float32,
         init: RowInit = "zeros",
+        on_disk: int | str | None = None,
     ) -> GraphTensor:
         """Make a tensor with one row per edge of a type, by original edge id.
 
@@ -142,17 +151,18 @@ class GraphStore:
         """
         names = [t.name for t in self._meta.edge_types]
         group = _only(names, edge_type, "edge_type")
-        return self._create(name, group, "edge", names.index(group), shape, dtype, init)
+        element: Any = ("edge", names.index(group))
+        return self._create(name, group, element, shape, dtype, init, on_disk)
 
     def _create(
         self,
         name: str,
         group: Any,
-        element: Literal["node", "edge"],
-        index: int,
+        element: tuple[Literal["node", "edge"], int],
         shape: Sequence[int],
         dtype: torch.dtype,
         init: RowInit,
+        on_disk: int | str | None,
     ) -> GraphTensor:
         type_name: Any = str(dtype).removeprefix("torch.")
         if type_name not in STORAGE:
@@ -162,8 +172,9 @@ class GraphStore:
         sizes = [operator.index(size) for size in shape]
         if any(size < 0 for size in sizes) or len(sizes) > 8:
             raise ValueError(f"shape must have at most 8 sizes of 0 or more (got {sizes})")
-        seed, first = _first_values(init)
-        spec = TensorSpec(element, index, type_name, sizes, seed)
+        seed, first = first_values(init)
+        cache_bytes = None if on_disk is None else parse_bytes(on_disk)
+        spec = TensorSpec(*element, type_name, sizes, seed, cache_bytes)
         tensor = GraphTensor(self._client, name, group, spec)
         values: Array | None = None
         if first is not None:
@@ -241,7 +252,7 @@ class GraphStore:
         client.together(
             f"step {self.version}", arguments, partial(client.write_to_own_parts, message)
         )
-        client.num_steps += 1
+        client.end_step()
         return self.version
 
     def update_all(
@@ -386,14 +397,3 @@ def _only(names: Sequence[Any], name: Any, argument: str) -> Any:
     if name not in names:
         raise KeyError(f"{argument} must be one of {list(names)} (got {name!r})")
     return name
-
-
-def _first_values(init: RowInit) -> tuple[int | None, ArrayLike | None]:
-    """Return the seed of normal values, and the values, of which one or both are None."""
-    if isinstance(init, str):
-        if init != "zeros":
-            raise ValueError(f"init must be 'zeros', ('normal', seed) or values (got {init!r})")
-        return None, None
-    if isinstance(init, tuple) and len(init) == 2 and init[0] == "normal":
-        return operator.index(init[1]), None  # type: ignore[arg-type]
-    return None, init  # type: ignore[return-value]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -28,6 +30,7 @@ from khop.loader.batches.collate import to_tensor
 from khop.typing import Array, ArrayLike, EdgeType, Int64Array, NodeType, Reduce
 
 _MAX_IDLE = 256 << 20
+_PUSH_BYTES = 16 << 20  # of a message of a push: few messages, and slices of the server's time
 
 
 class Push:
@@ -168,7 +171,7 @@ class GraphTensor:
             _native.gather_parts(parts, rows, out)
             return out
         tickets, targets = [], []
-        for part, local, at in self._pieces(rows):
+        for part, local, at in self._pieces(rows, FRAME_BYTES):
             if part in self._shared:
                 _native.gather(self._shared[part], local, out, at)
                 continue
@@ -257,12 +260,29 @@ class GraphTensor:
     def _send(self, rows: Int64Array, values: Array, reduce: Any, step: int | None) -> Push:
         client, tickets = self._client, []
         values = np.ascontiguousarray(values)
-        for part, local, at in self._pieces(rows):
+        for part, local, at in self._pieces(rows, _PUSH_BYTES):
             message = PushRows(self.name, reduce, step, client.rank, client.next_position())
-            piece = self._pool.empty((len(at), *values.shape[1:]), values.dtype)
-            _native.gather(values, at, piece)
-            tickets.append(client.write(part, message, [local, piece]))
+            area = client.staging_area(part) if values.dtype != np.bool_ else None
+            staged = None if area is None else area.allocate(len(at) * _row_bytes(values))
+            if area is None or staged is None:
+                tickets.append(client.write(part, message, [local, *self._packed(values, at)]))
+                continue
+            offset, memory = staged
+            _native.gather(values, at, memory.view(values.dtype).reshape(-1, *values.shape[1:]))
+            message = replace(message, area=area.index, offset=offset)
+            tickets.append(client.write(part, message, [local]))
+            area.keep(offset, tickets[-1], step is not None)
         return Push(client, tickets)
+
+    def _packed(self, values: Array, at: Int64Array) -> list[Array]:
+        """Return rows of `values`, in arrays that are a frame of a message each."""
+        count = max(FRAME_BYTES // max(_row_bytes(values), 1), 1)
+        packed = []
+        for first in range(0, len(at), count):
+            chosen = at[first : first + count]
+            packed.append(self._pool.empty((len(chosen), *values.shape[1:]), values.dtype))
+            _native.gather(values, chosen, packed[-1])
+        return packed
 
     def _ids(self, ids: ArrayLike | slice | None) -> Int64Array:
         if ids is None or isinstance(ids, slice):
@@ -271,11 +291,17 @@ class GraphTensor:
         check_range(original, len(self), f"ids of '{self.name}'")
         return original
 
-    def _pieces(self, rows: Int64Array) -> Iterable[tuple[int, Int64Array, Int64Array]]:
-        """Yield part, local rows and positions in `rows`, for one message each."""
-        count = max(FRAME_BYTES // max(self.spec.rows.nbytes, 8), 1)
+    def _pieces(
+        self, rows: Int64Array, nbytes: int
+    ) -> Iterable[tuple[int, Int64Array, Int64Array]]:
+        """Yield part, local rows and positions in `rows`, for a message with `nbytes` each."""
+        count = max(nbytes // max(self.spec.rows.nbytes, 8), 1)
         _, grouped, positions, offsets = _native.split_by_owner(rows, self._bounds)
         for part, (begin, end) in enumerate(itertools.pairwise(offsets)):
             for first in range(begin, end, count):
                 piece = slice(first, min(first + count, end))
                 yield part, grouped[piece] - self._bounds[part], positions[piece]
+
+
+def _row_bytes(values: Array) -> int:
+    return math.prod(values.shape[1:]) * values.itemsize

@@ -10,25 +10,29 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from io import FileIO
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from khop import _native
-from khop.channel.arena import create_memory
+from khop.channel.arena import create_memory, map_memory
 from khop.channel.pool import BufferPool
 from khop.distributed.rpc.frame_handler import RequestType, Steps
 from khop.distributed.rpc.limits import DEFAULT, check_reply_bytes
 from khop.distributed.rpc.protocol import check_empty, check_index, ids_of
+from khop.distributed.tensors.disk_rows import DiskRows, Table, get_rows, most_rows, set_rows
 from khop.distributed.tensors.tensor_requests import (
     GRADIENT,
     HELD_BYTES,
+    STAGED_ALIGNMENT,
+    STAGED_BYTES,
     CreateTensor,
     DeleteTensor,
     EndStep,
+    MakeStagingArea,
     PullRows,
     PushRows,
     ReadStep,
@@ -46,6 +50,8 @@ _MAX_IDLE = 64 << 20
 _MAX_TENSORS = 4096
 _BYTES_AT_ONCE = 4 << 20  # of first values, in a slice of work
 _PUSH_BYTES = 64 << 20
+_PUSH_PIECES = 64
+_MAX_AREAS = 1024
 _TRAINED = ("float32", "bfloat16")
 _NUM_STATES = {"sgd": 0, "adagrad": 1, "rowwise_adagrad": 1, "adam": 2}
 
@@ -71,11 +77,12 @@ class Shard:
     def __init__(self, part: Part) -> None:
         self._part = part
         self._specs: dict[str, TensorSpec] = {}
-        self._values: dict[str, Array] = {}
+        self._values: dict[str, Table] = {}
         self._memory: dict[str, FileIO] = {}
         self._step = 0
         self._held: list[_Held] = []
         self._held_bytes = 0
+        self._areas: list[tuple[FileIO, Array]] = []
         self._pool = BufferPool(_MAX_IDLE)
 
     def types(self) -> list[RequestType]:
@@ -83,10 +90,11 @@ class Shard:
         return [
             RequestType(CreateTensor, "write", self.create, carries=0),
             RequestType(DeleteTensor, "write", self.delete, carries=0),
-            RequestType(PushRows, "write", self.push, carries=_PUSH_BYTES, arrays=2),
+            RequestType(PushRows, "write", self.push, carries=_PUSH_BYTES, arrays=1 + _PUSH_PIECES),
             RequestType(EndStep, "write", self.end_step, carries=0),
             RequestType(ReadStep, "read_state", self.read_step, carries=0),
             RequestType(ShareTensor, "read_state", self.share, carries=0),
+            RequestType(MakeStagingArea, "read_state", self.make_area, carries=0),
             RequestType(PullRows, "read_state", self.pull, carries=_PUSH_BYTES, arrays=1),
         ]
 
@@ -103,69 +111,112 @@ class Shard:
         first, count = bounds[self._part.part], bounds[self._part.part + 1]
         count -= first
         nbytes = count * spec.rows.nbytes
+        if spec.cache_bytes is not None:
+            nbytes = min(nbytes, spec.cache_bytes)
         if nbytes > (available := _available_memory()):
             raise MemoryError(
                 f"{nbytes >> 20} MiB for tensor '{name}' in partition {self._part.part}: the "
                 f"server's machine has {available >> 20} MiB"
             )
-        memory = os.fdopen(create_memory(nbytes, "khop-tensor"), "r+b", 0)
-        values = rows_in(memory.fileno(), count, spec.rows)
+        if spec.seed is not None and not spec.dtype.startswith(("float", "bfloat")):
+            raise ProtocolError(f"normal first values need floats (got '{spec.dtype}')")
+        memory = None
+        if spec.cache_bytes is None:
+            memory = os.fdopen(create_memory(nbytes, "khop-tensor"), "r+b", 0)
+            table: Table = rows_in(memory.fileno(), count, spec.rows)
+        else:
+            table = DiskRows(count, spec.rows, spec.cache_bytes)
         if spec.seed is not None:
-            if not spec.dtype.startswith(("float", "bfloat")):
-                raise ProtocolError(f"normal first values need floats (got '{spec.dtype}')")
             name_of_ids = "id" if spec.element == "node" else "edge_id"
             ids = self._part.feature(spec.element, spec.type_index, name_of_ids)
-            rows = max(_BYTES_AT_ONCE // max(8 * spec.rows.nbytes, 8), 1)
-            for begin in range(0, count, rows):
-                piece = slice(begin, begin + rows)
-                own = ids.gather(np.arange(begin, min(begin + rows, count)))
-                values[piece] = normal_rows(spec.seed, own, spec.rows)
+            at_once = max(_BYTES_AT_ONCE // max(8 * spec.rows.nbytes, 8), 1)
+            for begin in range(0, count, most_rows(at_once, table)):
+                rows = np.arange(begin, min(begin + most_rows(at_once, table), count))
+                values = normal_rows(spec.seed, ids.gather(rows), spec.rows)
+                set_rows(table, rows, values)
                 yield None
-        self._specs[name], self._values[name], self._memory[name] = spec, values, memory
+        self._specs[name], self._values[name] = spec, table
+        if memory is not None:
+            self._memory[name] = memory
         return []
 
     def delete(self, request: DeleteTensor, arrays: list[Array]) -> list[Array]:
         """End a tensor, and drop its pushes."""
         check_empty(arrays)
         self._tensor(request.name)
-        del self._specs[request.name], self._values[request.name]
-        self._memory.pop(request.name).close()
+        del self._specs[request.name]
+        table = self._values.pop(request.name)
+        if isinstance(table, DiskRows):
+            table.close()
+        else:
+            self._memory.pop(request.name).close()
         self._held = [push for push in self._held if push.name != request.name]
         self._held_bytes = sum(push.nbytes for push in self._held)
         return []
 
-    def push(self, request: PushRows, arrays: list[Array]) -> list[Array]:
+    def push(self, request: PushRows, arrays: list[Array]) -> list[Array] | Steps:
         """Hold a push until its step ends, or apply it now if it belongs to no step."""
-        table = self._tensor(request.name)
-        rows, values = ids_of(arrays[:1]), arrays[1] if len(arrays) == 2 else None
+        table, rows = self._tensor(request.name), ids_of(arrays[:1])
         dtype = table.dtype
         if request.reduce == GRADIENT:
             if request.step is None or self._specs[request.name].dtype not in _TRAINED:
                 raise ProtocolError(f"'{request.name}' cannot take gradients of no step, or at all")
             dtype = np.dtype(np.float32)
-        if values is None or values.dtype != dtype:
+        pieces = arrays[1:]
+        if request.area is not None:
+            pieces = [*pieces, self._staged(request, dtype, (len(rows), *table.shape[1:]))]
+        if not pieces or any(values.dtype != dtype for values in pieces):
             raise ProtocolError(f"a push to '{request.name}' needs rows and {dtype} values")
-        if values.shape != (len(rows), *table.shape[1:]):
+        shapes = [list(values.shape) for values in pieces]
+        fits = all(values.shape[1:] == table.shape[1:] and values.ndim for values in pieces)
+        if not fits or sum(map(len, pieces)) != len(rows):
             raise ProtocolError(
-                f"a push to '{request.name}' has values {list(values.shape)} for {len(rows)} rows "
+                f"a push to '{request.name}' has values {shapes} for {len(rows)} rows "
                 f"{list(table.shape[1:])}"
             )
         self._check_rows(request.name, rows)
-        if request.step is None:
-            self._apply(request.name, rows, values, request.reduce)
-            return []
-        if request.step != self._step:
+        if request.step is not None and request.step != self._step:
             raise ProtocolError(f"a push of step {request.step} came in step {self._step}")
-        if self._held_bytes + rows.nbytes + values.nbytes > HELD_BYTES:
+        nbytes = rows.nbytes + sum(values.nbytes for values in pieces)
+        if request.step is not None and self._held_bytes + nbytes > HELD_BYTES:
             raise ProtocolError(
                 f"the pushes of this step need more than {HELD_BYTES >> 20} MiB at partition "
                 f"{self._part.part}: call step() more often, or push with relaxed=True"
             )
-        # The arrays are views of the message, which does not change.
-        held = _Held(request.rank, request.position, request.name, rows, values, request.reduce)
-        self._held.append(held)
-        self._held_bytes += held.nbytes
+        pushes, begin = [], 0
+        for values in pieces:
+            of_piece = rows[begin : begin + len(values)]
+            begin += len(values)
+            # The arrays are views of the message, or of the staging area until the step ends.
+            described = request.rank, request.position, request.name, of_piece, values
+            pushes.append(_Held(*described, request.reduce))
+        if request.step is None:
+            return self._apply(pushes)
+        self._held += pushes
+        self._held_bytes += nbytes
         return []
+
+    def make_area(self, request: MakeStagingArea, arrays: list[Array]) -> list[Array]:
+        """Make shared memory for the values of a trainer's pushes. Its pages come with their use.
+
+        Rows come by message: they are checked once, and no other process can change them then.
+        """
+        check_empty(arrays)
+        if len(self._areas) >= _MAX_AREAS:
+            raise ProtocolError(f"there are {_MAX_AREAS} staging areas already")
+        memory = os.fdopen(create_memory(STAGED_BYTES, "khop-pushes"), "r+b", 0)
+        self._areas.append((memory, np.frombuffer(map_memory(memory.fileno()), np.uint8)))
+        return [np.array([os.getpid(), memory.fileno(), len(self._areas) - 1])]
+
+    def _staged(self, request: PushRows, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:
+        """Return the values of a push in a staging area."""
+        nbytes = math.prod(shape) * dtype.itemsize
+        begin, area = request.offset, request.area
+        if area is None or area >= len(self._areas) or dtype == np.bool_:
+            raise ProtocolError(f"there is no staging area {area} for {dtype} values")
+        if begin % STAGED_ALIGNMENT or begin + nbytes > STAGED_BYTES:
+            raise ProtocolError(f"{nbytes} bytes at {begin} do not lie in a staging area")
+        return self._areas[area][1][begin : begin + nbytes].view(dtype).reshape(shape)
 
     def end_step(self, request: EndStep, arrays: list[Array]) -> Steps:
         """Apply the pushes of the step, in the order of trainers and of their pushes."""
@@ -182,51 +233,64 @@ class Shard:
         states = {name: self._states(update) for name, update in updates.items()}
         held, self._held, self._held_bytes = self._held, [], 0
         held.sort(key=lambda push: (push.rank, push.position))
-        done = 0
         for push in held:
             if push.reduce == GRADIENT:
                 gradients[push.name].append(push)
-                continue
-            self._apply(push.name, push.rows, push.values, push.reduce)
-            done += push.nbytes
-            if done > _BYTES_AT_ONCE:
-                done = 0
-                yield None
+        yield from self._apply([push for push in held if push.reduce != GRADIENT])
         for name, pushes in gradients.items():
             yield from self._update(updates[name], states[name], pushes)
         self._step += 1
         return []
 
-    def _states(self, update: RowUpdate) -> tuple[Array | None, Array | None]:
-        """Return the state of an update: two arrays, None for each that its rule does not have."""
+    def _states(self, update: RowUpdate) -> list[Table]:
+        """Return the tables with the state of an update."""
         self._tensor(update.name)
         states = [self._tensor(name) for name in update.states]
         if len(states) != _NUM_STATES[update.rule]:
             raise ProtocolError(f"'{update.rule}' has {_NUM_STATES[update.rule]} tensors of state")
-        return states[0] if states else None, states[1] if len(states) > 1 else None
+        return states
 
     def _update(
-        self, update: RowUpdate, states: tuple[Array | None, Array | None], pushes: Sequence[_Held]
+        self, update: RowUpdate, states: Sequence[Table], pushes: Sequence[_Held]
     ) -> Generator[None, None, None]:
         """Update rows by the sums of their gradients, which run in the order of the pushes."""
         table = self._values[update.name]
-        rows, positions = np.unique(
-            np.concatenate([push.rows for push in pushes]), return_inverse=True
-        )
-        sums = np.zeros((len(rows), *table.shape[1:]), np.float32)
-        first, done = 0, 0
-        for push in pushes:
-            _native.scatter(sums, positions[first : first + len(push.rows)], push.values, "add")
-            first, done = first + len(push.rows), done + push.nbytes
+        distinct = _native.DistinctRows(len(table))
+        pieces = [piece for push in pushes for piece in _slices(push)]
+        positions, done = [], 0
+        for piece in pieces:
+            positions.append(distinct.add(piece.rows))
+            done += piece.rows.nbytes
             if done > _BYTES_AT_ONCE:
                 done = 0
                 yield None
-        sums *= np.float32(update.scale)
+        rows = distinct.rows()
+        sums = self._pool.empty((len(rows), *table.shape[1:]), np.dtype(np.float32))
+        tables = [table, *states]
         count = max(_BYTES_AT_ONCE // max(4 * math.prod(table.shape[1:]), 1), 1)
-        constants = update.rate, update.epsilon, update.beta1, update.beta2
         for begin in range(0, len(rows), count):
-            piece = slice(begin, begin + count)
-            _native.update_rows(table, rows[piece], sums[piece], update.rule, *states, *constants)
+            sums[begin : begin + count] = 0
+            yield None
+        done = 0
+        for piece, at in zip(pieces, positions, strict=True):
+            _native.scatter(sums, at, piece.values, "add")
+            done += piece.nbytes
+            if done > _BYTES_AT_ONCE:
+                done = 0
+                yield None
+        constants = update.rate, update.epsilon, update.beta1, update.beta2, update.scale
+        count = most_rows(count, *tables)
+        for begin in range(0, len(rows), count):
+            part = slice(begin, begin + count)
+            is_in_place = not any(isinstance(one, DiskRows) for one in tables)
+            chosen = rows[part] if is_in_place else np.arange(len(rows[part]))
+            arrays: list[Any] = tables if is_in_place else [get_rows(t, rows[part]) for t in tables]
+            first, second = [*arrays[1:], None, None][:2]
+            rule = update.rule
+            _native.update_rows(arrays[0], chosen, sums[part], rule, first, second, *constants)
+            if not is_in_place:
+                for one, values in zip(tables, arrays, strict=True):
+                    set_rows(one, rows[part], values)
             yield None
 
     def read_step(self, request: ReadStep, arrays: list[Array]) -> list[Array]:
@@ -238,19 +302,26 @@ class Shard:
         """Return where processes of this user and host find a tensor's memory."""
         check_empty(arrays)
         self._tensor(request.name)
-        return [np.array([os.getpid(), self._memory[request.name].fileno()])]
+        memory = self._memory.get(request.name)
+        return [np.array([os.getpid(), -1 if memory is None else memory.fileno()])]
 
-    def pull(self, request: PullRows, arrays: list[Array]) -> list[Array]:
+    def pull(self, request: PullRows, arrays: list[Array]) -> Steps:
         """Return rows as they are now."""
         table, rows = self._tensor(request.name), ids_of(arrays)
         self._check_rows(request.name, rows)
         nbytes = len(rows) * self._specs[request.name].rows.nbytes
         check_reply_bytes(nbytes, min(DEFAULT.reply_bytes, _PUSH_BYTES), f"{len(rows)} rows")
         out = self._pool.empty((len(rows), *table.shape[1:]), table.dtype)
-        _native.gather(table, rows, out)
+        if not isinstance(table, DiskRows):
+            _native.gather(table, rows, out)
+            return [out]
+        for begin in range(0, len(rows), table.most_rows):
+            piece = slice(begin, begin + table.most_rows)
+            out[piece] = table.read(rows[piece])
+            yield None
         return [out]
 
-    def _tensor(self, name: str) -> Array:
+    def _tensor(self, name: str) -> Table:
         if name not in self._values:
             raise KeyError(f"there is no tensor '{name[:100]}'")
         return self._values[name]
@@ -260,9 +331,41 @@ class Shard:
         if len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < count:
             raise IndexError(f"tensor '{name}' has {count} rows in partition {self._part.part}")
 
-    def _apply(self, name: str, rows: Int64Array, values: Array, reduce: str) -> None:
-        table, dtype = self._values[name], self._specs[name].dtype
-        _native.scatter(table, rows, values, reduce, dtype == "bfloat16")
+    def _apply(self, pushes: Sequence[_Held]) -> Steps:
+        done = 0
+        for push in pushes:
+            is_narrow = self._specs[push.name].dtype == "bfloat16"
+            for piece in _slices(push):
+                table = self._values[push.name]
+                if isinstance(table, DiskRows):
+                    yield from _apply_on_disk(table, piece, is_narrow)
+                else:
+                    _native.scatter(table, piece.rows, piece.values, push.reduce, is_narrow)
+                done += piece.nbytes
+                if done > _BYTES_AT_ONCE:
+                    done = 0
+                    yield None
+        return []
+
+
+def _slices(push: _Held) -> Iterator[_Held]:
+    """Divide a push into pushes of at most `_BYTES_AT_ONCE` bytes."""
+    count = max(_BYTES_AT_ONCE * len(push.rows) // max(push.nbytes, 1), 1)
+    for first in range(0, len(push.rows), count):
+        piece = slice(first, first + count)
+        yield push._replace(rows=push.rows[piece], values=push.values[piece])
+
+
+def _apply_on_disk(table: DiskRows, push: _Held, is_narrow: bool) -> Iterator[None]:
+    for first in range(0, len(push.rows), table.most_rows):
+        piece = slice(first, first + table.most_rows)
+        distinct = _native.DistinctRows(len(table))
+        positions = distinct.add(push.rows[piece])
+        rows = distinct.rows()
+        values = table.read(rows)
+        _native.scatter(values, positions, push.values[piece], push.reduce, is_narrow)
+        table.write(rows, values)
+        yield None
 
 
 def request_types(part: Part) -> list[RequestType]:

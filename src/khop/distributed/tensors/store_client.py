@@ -11,21 +11,32 @@ import os
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from threading import RLock
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
+from khop.channel.arena import map_memory
+from khop.data.feature import Feature
 from khop.data.tickets import Ticket
 from khop.distributed.dataset import DistDataset
 from khop.distributed.membership.barrier import Barrier
 from khop.distributed.membership.members import Membership
 from khop.distributed.partitions.service import PartitionService
-from khop.distributed.tensors.tensor_requests import ReadStep, ShareTensor, TensorSpec, rows_in
+from khop.distributed.tensors.staging import StagingArea
+from khop.distributed.tensors.tensor_requests import (
+    MakeStagingArea,
+    ReadStep,
+    ShareTensor,
+    TensorSpec,
+    rows_in,
+)
 from khop.errors import PartitionUnavailableError, ProtocolError, RendezvousError
 from khop.storage.part import Part
 from khop.typing import Array, Int64Array
 
+_Mapped = TypeVar("_Mapped")
 _REQUESTS = "khop.distributed.tensors.shard"
 _READ_WRITE = os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK
 
@@ -71,6 +82,8 @@ class StoreClient:
         self.own_parts = [p for p in parts if self._service.primary(p) == context.rank]
         self._lock = RLock()
         self._in_flight: deque[Ticket] = deque()
+        self._new_ids: dict[int, Feature] = {}
+        self._areas: dict[int, StagingArea | None] = {}
         self.num_steps = 0
         self._num_pushes = itertools.count()
         self._num_meetings = itertools.count()
@@ -92,7 +105,10 @@ class StoreClient:
     def positions(self, spec: TensorSpec, ids: Int64Array) -> Int64Array:
         """Return the positions of rows in the folder's order, by original ids."""
         if spec.element == "node":
-            return self._dataset._new_ids_of(ids, self.meta.node_types[spec.type_index].name)
+            if spec.type_index not in self._new_ids:
+                name = self.meta.node_types[spec.type_index].name
+                self._new_ids[spec.type_index] = Feature(self._dataset.opened.id_map(name))
+            return self._new_ids[spec.type_index].gather(ids).astype(np.int64, copy=False)
         return self._dataset.reader.positions(spec.type_index, ids, self._dataset.peers)
 
     def original_ids(self, spec: TensorSpec, part: int, positions: Int64Array) -> Int64Array:
@@ -151,21 +167,37 @@ class StoreClient:
         left out: these are requested.
         """
         near = [p for p in range(self.meta.num_parts) if self._service.is_near(p)]
+        self._make_areas([part for part in near if part not in self._areas])
         tickets = [self.read(part, ShareTensor(name)) for part in near]
         self.wait(tickets)
         shared = {}
         for part, ticket in zip(near, tickets, strict=True):
-            process, descriptor = map(int, ticket.result()[0])
             low, high = self.bounds_of(spec)[part : part + 2]
-            with contextlib.suppress(OSError, ValueError, ProtocolError):
-                opened = os.open(f"/proc/{process}/fd/{descriptor}", _READ_WRITE)
-                try:
-                    if os.fstat(opened).st_uid == os.getuid():
-                        shared[part] = rows_in(opened, high - low, spec.rows)
-                        shared[part].flags.writeable = False
-                finally:
-                    os.close(opened)
+            process, descriptor = map(int, ticket.result()[0])
+            rows = _mapped(process, descriptor, partial(rows_in, count=high - low, rows=spec.rows))
+            if rows is not None:
+                rows.flags.writeable = False
+                shared[part] = rows
         return shared
+
+    def staging_area(self, part: int) -> StagingArea | None:
+        """Return memory of a part's server for values of pushes. None if it is on another host."""
+        return self._areas.get(part)
+
+    def _make_areas(self, parts: Sequence[int]) -> None:
+        tickets = [self.read(part, MakeStagingArea()) for part in parts]
+        self.wait(tickets)
+        for part, ticket in zip(parts, tickets, strict=True):
+            process, descriptor, index = map(int, ticket.result()[0])
+            memory = _mapped(process, descriptor, map_memory)
+            self._areas[part] = None if memory is None else StagingArea(memory, index)
+
+    def end_step(self) -> None:
+        """Count a step that has ended. Values of its pushes are not needed any more."""
+        self.num_steps += 1
+        for area in self._areas.values():
+            if area is not None:
+                area.end_step()
 
     def write_to_own_parts(self, message: Any) -> None:
         """Send a write to each primary that this trainer runs, and wait for all."""
@@ -186,14 +218,23 @@ class StoreClient:
         second, the action of all trainers is done.
         """
         calls = self.meet([name, arguments])
-        if any(call != calls[self.rank] for call in calls):
+        self._check_same(calls, calls)
+        self.guarded(action)
+        self.meet(None)
+
+    def any_trainer(self, flag: bool) -> bool:
+        """Return True if `flag` is True at any trainer. All trainers call it together."""
+        calls = self.meet(["any", flag])
+        self._check_same(calls, [call and call[0] for call in calls])
+        return any(call[1] for call in calls)
+
+    def _check_same(self, calls: Sequence[object], compared: Sequence[object]) -> None:
+        if any(call != compared[self.rank] for call in compared):
             error = RendezvousError(
                 f"trainers make different calls of a GraphStore: {dict(enumerate(calls))}"
             )
             self.fail(error)
             raise error
-        self.guarded(action)
-        self.meet(None)
 
     def guarded(self, action: Callable[[], None]) -> None:
         """Run this trainer's part of a call of all trainers. An error ends the client."""
@@ -241,3 +282,19 @@ class StoreClient:
             self._is_closed = True
             self._barrier.close(self._failure)
             self._client.close()
+            self._areas.clear()
+
+
+def _mapped(process: int, descriptor: int, map_it: Callable[[int], _Mapped]) -> _Mapped | None:
+    """Map memory of a server on this host by `map_it`, from its descriptor there.
+
+    None if this process may not, such as from another container.
+    """
+    with contextlib.suppress(OSError, ValueError, ProtocolError):
+        opened = os.open(f"/proc/{process}/fd/{descriptor}", _READ_WRITE)
+        try:
+            if os.fstat(opened).st_uid == os.getuid():
+                return map_it(opened)
+        finally:
+            os.close(opened)
+    return None

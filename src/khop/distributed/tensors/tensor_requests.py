@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar, Literal
 
@@ -12,7 +13,7 @@ from khop.channel.arena import map_memory
 from khop.codec import AtMost, Between, Id, Word
 from khop.data import RowFormat
 from khop.data.arrays import storage_dtype
-from khop.typing import Array, Int64Array, UInt64Array
+from khop.typing import Array, ArrayLike, Int64Array, RowInit, UInt64Array
 
 GRADIENT = "gradient"
 """Operation of a push of float32 gradients, which an optimiser applies at the end of the step."""
@@ -30,6 +31,12 @@ Count = Annotated[int, Between(0, 2**53)]
 HELD_BYTES = 1 << 30
 """Maximum bytes of pushes that a part holds until the end of their step."""
 
+STAGED_BYTES = 256 << 20
+"""Bytes of a staging area: shared memory of a part for the values of one trainer's pushes."""
+
+STAGED_ALIGNMENT = 64
+"""Values of a push begin at a multiple of this offset of a staging area."""
+
 _MIX = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
@@ -44,6 +51,8 @@ class TensorSpec:
         dtype: name of the values' dtype.
         shape: shape of a row.
         seed: seed of normally distributed first values. If None, the first values are zeros.
+        cache_bytes: bytes of the cache of a part whose rows are on disk. If None, all rows are in
+            memory.
     """
 
     element: Literal["node", "edge"]
@@ -51,6 +60,7 @@ class TensorSpec:
     dtype: Dtype
     shape: Annotated[list[Annotated[int, Between(0, 2**31)]], AtMost(8)]
     seed: Word | None = None
+    cache_bytes: Count | None = None
 
     @property
     def rows(self) -> RowFormat:
@@ -79,12 +89,14 @@ class DeleteTensor:
 
 @dataclass(frozen=True)
 class PushRows:
-    """Request to change rows. Arrays: [n] int64 rows of the part, [n, *shape] values.
+    """Request to change rows. Arrays: [n] int64 rows of the part, and pieces of [n, *shape] values.
 
     Attributes:
         step: the step at whose end the rows change. If None, they change at once.
         rank: rank of the trainer.
         position: position of the push among the trainer's pushes.
+        area: staging area with all values. If None, the message has them.
+        offset: offset of the values in the area, in bytes.
     """
 
     op: ClassVar[str] = "push_rows"
@@ -94,6 +106,8 @@ class PushRows:
     step: Count | None
     rank: Count
     position: Count
+    area: Count | None = None
+    offset: Count = 0
 
 
 @dataclass(frozen=True)
@@ -145,12 +159,23 @@ class ReadStep:
 class ShareTensor:
     """Request of a trainer on the server's host for a tensor's memory.
 
-    The reply is [2] int64: the server's process, and its descriptor of the memory.
+    The reply is [2] int64: the server's process, and its descriptor of the memory. For rows on disk
+    the descriptor is -1.
     """
 
     op: ClassVar[str] = "share_tensor"
 
     name: TensorName
+
+
+@dataclass(frozen=True)
+class MakeStagingArea:
+    """Request of a trainer on the server's host for memory for the values of its pushes.
+
+    The reply is [3] int64: the server's process, its descriptor, and the area's index.
+    """
+
+    op: ClassVar[str] = "make_staging_area"
 
 
 @dataclass(frozen=True)
@@ -174,6 +199,17 @@ def rows_in(memory: int, count: int, rows: RowFormat) -> Array:
         map_memory(memory), storage_dtype(rows.dtype), count * math.prod(rows.shape)
     )
     return values.reshape(count, *rows.shape)
+
+
+def first_values(init: RowInit) -> tuple[int | None, ArrayLike | None]:
+    """Return the seed of normal values, and the values, of which one or both are None."""
+    if isinstance(init, str):
+        if init != "zeros":
+            raise ValueError(f"init must be 'zeros', ('normal', seed) or values (got {init!r})")
+        return None, None
+    if isinstance(init, tuple) and len(init) == 2 and init[0] == "normal":
+        return operator.index(init[1]), None  # type: ignore[arg-type]
+    return None, init  # type: ignore[return-value]
 
 
 def normal_rows(seed: int, ids: Int64Array, rows: RowFormat) -> Array:
