@@ -38,7 +38,7 @@ def compare(job: Job, reports: Sequence[Report]) -> list[str]:
                 mine.append(f"cannot read '{path}': {digest.removeprefix(_ERROR)}")
             elif digest != expected:
                 mine.append(f"'{path}' is not the file of {where}: copy it there")
-        if report.address is None and len(job.hosts) > 1:
+        if report.address is None and len(job.hosts) > 1 and not report.problems:
             mine.append(f"{report.name} has no address for others: name its --interface")
         problems += [printable(f"{host}: {problem}") for problem in mine]
     return problems

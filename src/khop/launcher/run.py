@@ -57,7 +57,7 @@ class JobRun:
         output: Output,
     ) -> None:
         self._job, self._output = job, output
-        self._beat_at = 0.0
+        self._beat_at, self._has_started, self._is_over = 0.0, False, False
         self._processes = [
             [p for p in job.processes if p.host == host] for host in range(len(job.hosts))
         ]
@@ -108,6 +108,7 @@ class JobRun:
     def start(self, masters: Sequence[str]) -> None:
         """Start all processes. `masters` has HOST:PORT of trainer 0, and of server 0."""
         keys = self._job.keys()
+        self._has_started = True
         for session, processes in zip(self.sessions, self._processes, strict=True):
             session.send(
                 start=[
@@ -142,10 +143,17 @@ class JobRun:
                     raise Failure(1, f"host {session.host} has been silent for {silent:.0f} s")
 
     def end(self) -> None:
-        """End all processes of the job, and forward their last output. Returns in bounded time."""
+        """End all processes of the job, and forward their last output. Returns in bounded time.
+
+        A second call does nothing.
+        """
+        if self._is_over:
+            return
+        self._is_over = True
         for session in self.sessions:
             session.end()
-        end = time.monotonic() + self._job.options.grace + _LEAVING_SECONDS
+        seconds = self._job.options.grace + _LEAVING_SECONDS if self._has_started else 0.5
+        end = time.monotonic() + seconds
         while time.monotonic() < end and not all(session.has_ended for session in self.sessions):
             try:
                 for session, message in self._round():

@@ -233,6 +233,11 @@ class Launcher:
     def has_unsent(self) -> bool:
         return bool(self._unsent) and not self.is_gone
 
+    @property
+    def silence(self) -> float:
+        """Seconds since the last sign of life of `khop run`."""
+        return time.monotonic() - self.heard_at
+
     def send(self, **message: object) -> None:
         """Send a message, or a sign of life without one."""
         self._unsent += json.dumps(message).encode() + b"\n" if message else b"\n"
@@ -406,8 +411,8 @@ class Stage:
             self._launcher.send(lost=f"the stage was ended by {name}")
         elif self._ending is None and os.waitpid(self._guard, os.WNOHANG)[0]:
             self._launcher.send(lost="the stage's guard was killed")
-        elif time.monotonic() - self._launcher.heard_at > self._lease:
-            self._launcher.is_gone = True
+        elif self._ending is None and self._launcher.silence > self._lease:
+            self._launcher.send(lost=f"khop run was silent for {self._launcher.silence:.0f} s")
         elif not self._launcher.is_gone and len(self._ended) < len(self._children):
             return
         self._end()
@@ -428,7 +433,7 @@ def main() -> None:
         poller.poll(1000 * _BEAT_SECONDS)
         launcher.send()
         messages = launcher.receive()
-        if launcher.is_gone or time.monotonic() - launcher.heard_at > lease:
+        if launcher.is_gone or launcher.silence > lease:
             return
         for message in messages:
             if "check" in message:

@@ -3,6 +3,7 @@
 python -m support.cluster.launched FOLDER STOP
 """
 
+import json
 import os
 import sys
 from pathlib import Path
@@ -14,9 +15,21 @@ from khop.distributed import (
     DistNeighborLoader,
     MpDistSamplingWorkerOptions,
     RemoteDistSamplingWorkerOptions,
+    get_context,
     init_client,
     init_worker_group,
 )
+
+COMMON = {"batch_size": 20, "seed": 3}
+
+
+def digest(loader):
+    """Return a digest of the nodes of an epoch's batches."""
+    result = 0
+    for batch in loader:
+        weights = torch.arange(1, len(batch.n_id) + 1)
+        result = (result * 31 + int((batch.n_id * weights).sum())) % (1 << 61)
+    return result
 
 
 def worker_loader(folder):
@@ -24,9 +37,7 @@ def worker_loader(folder):
     context = init_worker_group()
     dataset = DistDataset().load(folder, context.rank % 2)
     options = MpDistSamplingWorkerOptions(num_workers=1)
-    return DistNeighborLoader(
-        dataset, [4, 4], torch.arange(500), batch_size=20, seed=3, worker_options=options
-    )
+    return DistNeighborLoader(dataset, [4, 4], torch.arange(500), worker_options=options, **COMMON)
 
 
 def client_loader():
@@ -37,20 +48,25 @@ def client_loader():
     size, rank = int(os.environ["WORLD_SIZE"]), int(os.environ["RANK"])
     init_client(int(servers), size, rank, address, port)
     options = RemoteDistSamplingWorkerOptions(num_workers=1)
-    return DistNeighborLoader(
-        None, [4, 4], torch.arange(500), batch_size=20, seed=3, worker_options=options
-    )
+    return DistNeighborLoader(None, [4, 4], torch.arange(500), worker_options=options, **COMMON)
+
+
+def key_of_job():
+    """Return the mode of this trainer's key file, and whether the job's store has the secret."""
+    if "KHOP_JOB_KEY_FILE" not in os.environ:
+        return "none"
+    path = Path(os.environ["KHOP_JOB_KEY_FILE"])
+    pair = json.loads(path.read_text())["client"]
+    published = get_context().members.wait_for("service-0/key", [0], "make the job's key")[0]
+    assert published["public"] == pair["public"] and pair["secret"]
+    secret = "a secret" if published["secret"] else "no secret"
+    return f"{oct(path.stat().st_mode & 0o777)} {secret}"
 
 
 def main(folder, stop):
     """Print a digest of the first epoch, then train until the file `stop` exists."""
     loader = client_loader() if "KHOP_NUM_SERVERS" in os.environ else worker_loader(folder)
-    digest = 0
-    for batch in loader:
-        digest = (digest * 31 + int(batch.n_id.sum())) % (1 << 61)
-    key = Path(os.environ["KHOP_JOB_KEY_FILE"]) if "KHOP_JOB_KEY_FILE" in os.environ else None
-    mode = None if key is None else oct(key.stat().st_mode & 0o777)
-    print(f"digest {digest} key {mode}", flush=True)
+    print(f"digest {digest(loader)} key {key_of_job()}", flush=True)
     while not Path(stop).exists():
         for _ in loader:
             pass
