@@ -35,7 +35,8 @@ def run(folder, tmp_path, *words):
 def test_two_hosts_with_keys(graph, folder_of, tmp_path, two_hosts):
     """Trainers in two network namespaces: only a public key is in the job's store."""
     names = ",".join(prefix[-1] for prefix in two_hosts[0])
-    out = run(folder_of("random", 2), tmp_path, "--rsh", "ip netns exec {host} sh -c", "--hosts", names)  # fmt: skip
+    words = ("--rsh", "ip netns exec {host} sh -c", "--hosts", names)
+    out = run(folder_of("random", 2), tmp_path, *words)
     assert sorted(re.findall("key (.*)", out)) == ["0o600 no secret"] * 2
     assert re.findall(r"digest (\d+)", "\n".join(sorted(out.splitlines()))) == digests(graph)
 

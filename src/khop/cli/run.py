@@ -51,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     own.value(
         "--rsh",
         "WORDS",
-        "what reaches a host, in place of ssh: 'ssh -p 2222'; {host} in it stands for the host, "
+        "what reaches a host, in launched of ssh: 'ssh -p 2222'; {host} in it stands for the host, "
         "which else comes after it",
         default="ssh",
     )
@@ -104,13 +104,13 @@ def _run_inside(arguments: argparse.Namespace, words: list[str]) -> int:
     from khop.distributed.job.launch_environment import find_place
     from khop.launcher.inside import variables_of
 
-    place = find_place(cluster_environment="slurm" if arguments.slurm else None)
-    if place is None:
+    launched = find_place(cluster_environment="slurm" if arguments.slurm else None)
+    if launched is None:
         raise ValueError(
             "name hosts (--local N, --hosts a:4,b, --hostfile FILE), or start khop run by srun, "
             "mpirun, torchrun or in a pod"
         )
-    variables = {**variables_of(place, os.environ), **_variables(arguments.env)}
+    variables = {**variables_of(launched, os.environ), **_variables(arguments.env)}
     if words[0] in ("python", "python3") or words[0].endswith(".py"):
         python = shlex.split(arguments.python) if arguments.python else [sys.executable]
         words = [*python, *(words if words[0].endswith(".py") else words[1:])]
@@ -131,10 +131,10 @@ def _plan(
     from khop.launcher.job import Job, JobOptions
 
     with contextlib.suppress(RendezvousError):  # a batch script, which may name hosts
-        if (place := find_place()) is not None:
+        if (launched := find_place()) is not None:
             raise ValueError(
-                f"this process was started by {place.launcher} as {place.rank} of "
-                f"{place.world_size}: leave the hosts out, or unset its variables"
+                f"this process was started by {launched.launcher} as {launched.rank} of "
+                f"{launched.world_size}: leave the hosts out, or unset its variables"
             )
     if servers and arguments.parts is None:
         raise ValueError("--servers needs --parts, the folder to serve")
@@ -204,16 +204,16 @@ def _run_job(job: Job, arguments: argparse.Namespace) -> int:
             current.wait()
         seconds, status = None, 0
     except CheckError as error:
-        _say(f"{len(error.args[0].splitlines())} problems, nothing was started:\n{error}")
+        _report(f"{len(error.args[0].splitlines())} problems, nothing was started:\n{error}")
         status = BAD_INPUT
     except Failure as failure:
         assert current is not None
         current.end()
         output.close(seconds)
-        _say(failure.report(output))
+        _report(failure.report(output))
         status = failure.status
     except _Stopped as stop:
-        _say(f"ended by {signal.Signals(stop.args[0]).name}: all processes end")
+        _report(f"ended by {signal.Signals(stop.args[0]).name}: all processes end")
         status = 128 + int(stop.args[0])
     finally:
         if current is not None:
@@ -226,11 +226,11 @@ def _check_and_start(job: Job, current: JobRun) -> None:
     from khop.launcher.preflight import summary
 
     reports = current.check()
-    _say(summary(job, reports))
+    _report(summary(job, reports))
     current.start(job.masters([r.address for r in reports], [r.ports for r in reports]))
 
 
-def _say(text: str) -> None:
+def _report(text: str) -> None:
     for line in text.splitlines():
         print(f"khop run: {line}", file=sys.stderr, flush=True)
 

@@ -1,8 +1,8 @@
 """Lists of hosts, as users write them for `khop run`. Imports no torch.
 
-A list has entries with commas between: `a`, `user@b:4`, `n[01-03,07]-ib:2`. The number after the
-colon is that of trainers. Brackets are ranges in Slurm's notation, where leading zeros count. A
-host file has one entry per line, also as mpirun and DeepSpeed write it: `a slots=4`.
+A list has entries with commas between: `a`, `user@b:4`, `n[01-03,07]-ib:2`. The number of
+trainers comes after the colon. Brackets are ranges in Slurm's notation, where leading zeros count.
+A host file has one entry per line, also as mpirun and DeepSpeed write it: `a slots=4`.
 """
 
 from __future__ import annotations

@@ -21,34 +21,34 @@ _LOCAL = (
 _TASKS = re.compile(r"(\d{1,6})(?:\(x(\d{1,6})\))?")
 
 
-def variables_of(place: Place, environment: Mapping[str, str]) -> dict[str, str]:
+def variables_of(launched: Place, environment: Mapping[str, str]) -> dict[str, str]:
     """Return the variables RANK, WORLD_SIZE, LOCAL_RANK, ... of a trainer.
 
     Args:
-        place: rank of the trainer, and address of trainer 0.
+        launched: rank of the trainer, and address of trainer 0.
         environment: variables that the scheduler has set.
 
     Raises:
         RendezvousError: the address of trainer 0 is unknown.
     """
-    if place.world_size > 1 and (place.master is None or place.port is None):
+    if launched.world_size > 1 and (launched.master is None or launched.port is None):
         raise RendezvousError(
-            f"{place.launcher} does not say where trainer 0 is: set MASTER_ADDR (its machine) and "
-            "MASTER_PORT (a free port there)"
+            f"{launched.launcher} does not say where trainer 0 is: set MASTER_ADDR (its machine) "
+            "and MASTER_PORT (a free port there)"
         )
-    variables = {"RANK": place.rank, "WORLD_SIZE": place.world_size}
-    local = _local(place, environment)
+    variables = {"RANK": launched.rank, "WORLD_SIZE": launched.world_size}
+    local = _local(launched, environment)
     if local is not None:
         variables |= {"LOCAL_RANK": local[0], "LOCAL_WORLD_SIZE": local[1]}
     master = {
-        "MASTER_ADDR": place.master or "127.0.0.1",
-        "MASTER_PORT": str(place.port or 29_500),
+        "MASTER_ADDR": launched.master or "127.0.0.1",
+        "MASTER_PORT": str(launched.port or 29_500),
     }
     return {**{name: str(value) for name, value in variables.items()}, **master}
 
 
-def _local(place: Place, environment: Mapping[str, str]) -> tuple[int, int] | None:
-    if place.launcher == "Slurm":
+def _local(launched: Place, environment: Mapping[str, str]) -> tuple[int, int] | None:
+    if launched.launcher == "Slurm":
         rank, node = (integer(environment, name) for name in ("SLURM_LOCALID", "SLURM_NODEID"))
         sizes = tasks_per_node(environment.get("SLURM_STEP_TASKS_PER_NODE", ""))
         if rank is None or node is None or node >= len(sizes):
@@ -58,7 +58,7 @@ def _local(place: Place, environment: Mapping[str, str]) -> tuple[int, int] | No
         rank, size = (integer(environment, name) for name in names)
         if rank is not None and size is not None:
             return rank, size
-    return (0, 1) if "JOB_COMPLETION_INDEX" in environment or place.world_size == 1 else None
+    return (0, 1) if "JOB_COMPLETION_INDEX" in environment or launched.world_size == 1 else None
 
 
 def tasks_per_node(text: str) -> list[int]:

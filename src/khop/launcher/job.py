@@ -150,7 +150,7 @@ class Job:
         return [None, first, *rest] if first.endswith(".py") else [first, *rest]
 
     def environment_of(self, process: Process, masters: Sequence[str]) -> dict[str, str]:
-        """Return the variables of a process, beside those of `options`. See `command_of`."""
+        """Return the variables of a process, without `options.environment`. See `command_of`."""
         environment = {stage.VARIABLE: self.run_on(process.host)}
         if process.role == "trainer":
             address, _, port = masters[0].rpartition(":")

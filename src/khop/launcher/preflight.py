@@ -14,7 +14,7 @@ _ERROR = "error: "
 
 
 def compare(job: Job, reports: Sequence[Report]) -> list[str]:
-    """Return a line per problem of a host. Versions are compared with those of the first host.
+    """Return a line per problem of a host. Versions are compared with the first host's.
 
     Files are compared with this machine's, if it has them, and else with the first host's.
     """

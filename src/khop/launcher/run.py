@@ -1,8 +1,8 @@
 """Run of a job by `khop run`: its hosts are checked, its processes started, watched and ended.
 
 One thread serves the connections to all hosts. Whatever ends this process closes them, and the
-stages on the hosts then end all processes. The first failure decides: the job ends, and its cause
-and exit status are those of the first process that failed. Imports no torch.
+stages on the hosts then end all processes. The first failure decides: the job ends, and the
+first process that failed gives its cause and exit status. Imports no torch.
 """
 
 from __future__ import annotations
@@ -128,8 +128,8 @@ class JobRun:
             Failure: a process or host has failed.
             BrokenPipeError: the reader of standard output has gone.
         """
-        wanted = {self._label(process.host, process.label) for process in self._job.trainers}
-        while not wanted <= self._ended:
+        trainers = {self._label(process.host, process.label) for process in self._job.trainers}
+        while not trainers <= self._ended:
             for session, message in self._round():
                 self._take(session, message)
             for session, processes in zip(self.sessions, self._processes, strict=True):

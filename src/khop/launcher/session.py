@@ -195,8 +195,8 @@ class Session:
 
     def _skip_noise(self) -> None:
         """Keep the lines before the stage's first one: shells may print some at login."""
-        before, found, after = self._received.partition(stage.MAGIC)
-        if found:
+        before, magic, after = self._received.partition(stage.MAGIC)
+        if magic:
             self.is_ready, self._received = True, after
         elif len(before) > _MAX_NOISE:
             raise ProtocolError(

@@ -6,7 +6,7 @@ only the standard library at first, and all hosts run the same version. Imports 
 Both sides write lines of JSON. From `khop run` to the stage, an object with one of these keys:
 
     check   environment, folder, files, interface, lease, grace -> checked: the host's report
-    reach   addresses and ports of all hosts                    -> reached: those that fail
+    reach   addresses and ports of all hosts                    -> reached: failures
     start   the processes of this host                          -> out, ended, and done at the end
 
 An empty line is a sign of life, in both directions. The end of standard input, or silence for the
@@ -47,15 +47,15 @@ _GIVE_UP_SECONDS = 10.0
 
 def members(cookie: bytes) -> dict[int, int]:
     """Return {pid: parent's pid} of the processes that have `cookie` in their environment."""
-    found = {}
+    pids = {}
     for process in Path("/proc").iterdir():
         if process.name.isdigit():
             with contextlib.suppress(OSError):  # ended meanwhile, or another user's
                 if cookie in (process / "environ").read_bytes():
                     state, parent = (process / "stat").read_text().rpartition(")")[2].split()[:2]
                     if state not in "ZX":
-                        found[int(process.name)] = int(parent)
-    return found
+                        pids[int(process.name)] = int(parent)
+    return pids
 
 
 def ending(cookie: bytes, grace: float) -> Iterator[dict[int, int]]:
@@ -181,7 +181,7 @@ def listen() -> socket.socket:
 
 
 def reach(targets: Sequence[tuple[str, int]]) -> dict[int, str]:
-    """Connect to all (address, port). Return {index: reason} of those that cannot be reached."""
+    """Connect to all (address, port). Return {index: reason} of connections that fail."""
     failed: dict[int, str] = {}
     waiting: dict[int, tuple[int, socket.socket]] = {}
     poller = select.poll()
