@@ -97,3 +97,41 @@ def left_of(pids, seconds):
         if not left or time.monotonic() > end:
             return left
         time.sleep(0.05)
+
+
+def marked(text):
+    """Return {pid: parent} of processes whose environment has `text`."""
+    found = {}
+    for pid, (parent, state, _) in table().items():
+        with contextlib.suppress(OSError):
+            if state != "Z" and text.encode() in Path(f"/proc/{pid}/environ").read_bytes():
+                found[pid] = parent
+    return found
+
+
+def stages():
+    """Return {pid: parent} of all stages and their guards."""
+    running = table().items()
+    return {p: parent for p, (parent, _, line) in running if _is_stage(line)}
+
+
+def _is_stage(line):
+    return _STAGE in line and b"python" in line.split(b"\0")[0]
+
+
+def programs(text):
+    """Return the process ids whose command line has `text`, without `khop run` and transports."""
+    return sorted(
+        pid for pid in marked("KHOP_RUN=") if text.encode() in table().get(pid, (0, "", b""))[2]
+    )
+
+
+def partitioned(folder):
+    """Return a folder with a graph in two parts, made once."""
+    import khop
+    from support.cluster import jobs
+
+    parts = folder / "parts"
+    if not parts.exists():
+        khop.partition_graph(jobs.make_graph(), parts, 2)
+    return parts

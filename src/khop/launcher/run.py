@@ -140,6 +140,7 @@ class JobRun:
                 if session.is_lost:
                     raise Failure(1, f"host {session.host} {session.description_of_end()}")
                 if silent > self._job.options.lease:
+                    session.abandon()
                     raise Failure(1, f"host {session.host} has been silent for {silent:.0f} s")
 
     def end(self) -> None:

@@ -168,6 +168,12 @@ class Session:
                 assert self._process.stdin
                 self._process.stdin.close()
 
+    def abandon(self) -> None:
+        """End the transport at once, without its output. The host ends its processes by itself."""
+        self.end()
+        self._process.kill()
+        self.has_ended = self.has_no_errors = True
+
     def receive(self) -> Iterator[Message]:
         """Yield the messages that have arrived.
 

@@ -61,17 +61,17 @@ def members(cookie: bytes) -> dict[int, int]:
 def ending(cookie: bytes, grace: float) -> Iterator[dict[int, int]]:
     """End all processes of a job. Yield {pid: parent's pid} while any are left.
 
-    Those without a parent in the job get SIGTERM, with their process groups. They end their own
-    children. After `grace` seconds, all that are left get SIGKILL.
+    A process without a parent in the job gets SIGTERM, with its process group. It ends its own
+    children, and orphans are next. After `grace` seconds, all that are left get SIGKILL.
     """
     kill_at = time.monotonic() + grace
-    left = members(cookie)
-    for pid, parent in left.items():
-        if parent not in left:
-            _signal(pid, signal.SIGTERM)
-    while left:
+    asked: set[int] = set()
+    while left := members(cookie):
+        for pid, parent in left.items():
+            if parent not in left and pid not in asked:
+                asked.add(pid)
+                _signal(pid, signal.SIGTERM)
         yield left
-        left = members(cookie)
         if time.monotonic() >= kill_at:
             for pid in left:
                 _signal(pid, signal.SIGKILL)
