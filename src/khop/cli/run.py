@@ -103,6 +103,7 @@ def _run_inside(arguments: argparse.Namespace, words: list[str]) -> int:
     """Execute the command with the variables of a task or pod. Returns only after a dry run."""
     from khop.distributed.job.launch_environment import find_place
     from khop.launcher.inside import variables_of
+    from khop.launcher.job import interface_variables
 
     launched = find_place(cluster_environment="slurm" if arguments.slurm else None)
     if launched is None:
@@ -110,7 +111,14 @@ def _run_inside(arguments: argparse.Namespace, words: list[str]) -> int:
             "name hosts (--local N, --hosts a:4,b, --hostfile FILE), or start khop run by srun, "
             "mpirun, torchrun or in a pod"
         )
+    for name in ("log_dir", "master_addr", "parts"):
+        if getattr(arguments, name) is not None:
+            raise ValueError(
+                f"--{name.replace('_', '-')} is for hosts that khop run reaches itself"
+            )
     variables = {**variables_of(launched, os.environ), **_variables(arguments.env)}
+    if arguments.interface is not None:
+        variables |= interface_variables(arguments.interface)
     if words[0] in ("python", "python3") or words[0].endswith(".py"):
         python = shlex.split(arguments.python) if arguments.python else [sys.executable]
         words = [*python, *(words if words[0].endswith(".py") else words[1:])]

@@ -44,6 +44,11 @@ class JobOptions:
     grace: float = 3.0
 
 
+def interface_variables(name: str) -> dict[str, str]:
+    """Return the variables with which khop, gloo and NCCL use a network interface."""
+    return dict.fromkeys(("KHOP_INTERFACE", "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"), name)
+
+
 @dataclass(frozen=True)
 class Process:
     """A process to start.
@@ -171,8 +176,7 @@ class Job:
                 "KHOP_SERVERS_PORT": port,
             }
         if self.options.interface is not None:
-            names = ("KHOP_INTERFACE", "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
-            environment |= dict.fromkeys(names, self.options.interface)
+            environment |= interface_variables(self.options.interface)
         return environment
 
     def keys(self) -> dict[str, Any]:

@@ -8,7 +8,6 @@ first process that failed gives its cause and exit status. Imports no torch.
 from __future__ import annotations
 
 import select
-import signal
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -17,10 +16,10 @@ from khop.errors import ProtocolError
 from khop.launcher.job import Job
 from khop.launcher.output import Output
 from khop.launcher.preflight import compare
-from khop.launcher.session import Message, Report, Session
+from khop.launcher.session import Message, Report, Session, signal_name
 
 _ROUND_MILLISECONDS, _BEAT_SECONDS = 200, 1.0
-_LEAVING_SECONDS, _START_SECONDS = 2.0, 60.0
+_LEAVING_SECONDS, _START_SECONDS = 2.0, 120.0
 BAD_INPUT = 2
 
 
@@ -130,8 +129,19 @@ class JobRun:
         """
         trainers = {self._label(process.host, process.label) for process in self._job.trainers}
         while not trainers <= self._ended:
-            for session, message in self._round():
-                self._take(session, message)
+            failures = []
+            try:
+                arrived = self._round()
+            except ProtocolError as error:
+                raise Failure(1, str(error)) from None
+            for session, message in arrived:
+                try:
+                    self._take(session, message)
+                except (Failure, ProtocolError) as error:
+                    failures.append(error)
+            if failures:
+                first = failures[0]
+                raise first if isinstance(first, Failure) else Failure(1, str(first))
             for session, processes in zip(self.sessions, self._processes, strict=True):
                 labels = {self._label(process.host, process.label) for process in processes}
                 if labels <= self._ended:
@@ -203,7 +213,7 @@ class JobRun:
             origin = self._origin(session, index)
             self._ended.add(origin)
             if status < 0:
-                name = signal.Signals(-status).name
+                name = signal_name(-status)
                 raise Failure(
                     128 - status, f"{origin} (process {pid}) was killed by {name}", origin
                 )

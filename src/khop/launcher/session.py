@@ -95,6 +95,13 @@ def transport_command(host: str, rsh: Sequence[str], python: Sequence[str]) -> l
     return [*words, "exec " + shlex.join([*python, "-c", _BOOTSTRAP])]
 
 
+def signal_name(signal_number: int) -> str:
+    """Return the name of a signal: 'SIGKILL' of 9."""
+    with contextlib.suppress(ValueError):
+        return signal.Signals(signal_number).name
+    return f"signal {signal_number}"
+
+
 class Session:
     """Connection to the stage on a host.
 
@@ -242,7 +249,7 @@ class Session:
         if status is None:
             return "closed its connection"
         if status < 0:
-            return f"was lost: its transport was killed by {signal.Signals(-status).name}"
+            return f"was lost: its transport was killed by {signal_name(-status)}"
         last = f": {self.last_lines[-1]}" if self.last_lines else ""
         return f"ended with status {status}{last}"
 

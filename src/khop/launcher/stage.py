@@ -20,10 +20,12 @@ inherit. So children of wrappers (conda, shells) and those in other process grou
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
 import platform
+import random
 import select
 import signal
 import socket
@@ -40,6 +42,7 @@ VARIABLE = "KHOP_RUN"
 _CHUNK, _MAX_LINE, _MAX_UNSENT = 1 << 16, 1 << 16, 1 << 20
 _ROUND_SECONDS, _BEAT_SECONDS, _REACH_SECONDS, _FLUSH_SECONDS = 0.1, 1.0, 5.0, 1.0
 _GIVE_UP_SECONDS = 10.0
+_PORTS = 10_000, 30_000
 
 
 # Ending ---------------------------------------------------------------------------------------
@@ -172,12 +175,22 @@ def _digest(path: str) -> str:
 
 
 def listen() -> socket.socket:
-    """Return a socket that others try to connect to. A trainer or server gets its port later."""
-    listener = socket.socket()
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    listener.bind(("", 0))
-    listener.listen(1024)
-    return listener
+    """Return a socket that others try to connect to. A trainer or server gets its port later.
+
+    The port is below those of outgoing connections, which could take it in the meantime.
+    """
+    while True:
+        listener = socket.socket()
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind(("", random.randrange(*_PORTS)))
+            listener.listen(1024)
+        except OSError as error:
+            listener.close()
+            if error.errno != errno.EADDRINUSE:
+                raise
+        else:
+            return listener
 
 
 def reach(targets: Sequence[tuple[str, int]]) -> dict[int, str]:
@@ -220,7 +233,7 @@ class Launcher:
     def __init__(self) -> None:
         self._received, self._unsent = b"", bytearray()
         self.heard_at = time.monotonic()
-        self.is_gone = False
+        self.is_gone = self._is_broken = False
         for descriptor in (0, 1):
             os.set_blocking(descriptor, False)
 
@@ -231,7 +244,7 @@ class Launcher:
 
     @property
     def has_unsent(self) -> bool:
-        return bool(self._unsent) and not self.is_gone
+        return bool(self._unsent)
 
     @property
     def silence(self) -> float:
@@ -240,6 +253,8 @@ class Launcher:
 
     def send(self, **message: object) -> None:
         """Send a message, or a sign of life without one."""
+        if self._is_broken:
+            return
         self._unsent += json.dumps(message).encode() + b"\n" if message else b"\n"
         self.flush()
 
@@ -251,7 +266,8 @@ class Launcher:
         except BlockingIOError:
             pass
         except OSError:
-            self.is_gone = True
+            self.is_gone = self._is_broken = True
+            self._unsent.clear()
 
     def receive(self) -> list[dict[str, Any]]:
         """Return the messages that have arrived."""
@@ -355,7 +371,9 @@ class Stage:
             try:
                 self._children.append(Child(index, process))
             except OSError as error:
-                reason = f"cannot start {process['arguments'][0]}: {error.strerror}"
+                reason = (
+                    f"cannot start {process['arguments'][0] or sys.executable}: {error.strerror}"
+                )
                 self._launcher.send(failed=[index, reason])
                 self._ended.add(index)
                 self._end()
@@ -392,11 +410,13 @@ class Stage:
             self._launcher.send()
 
     def _forward(self) -> None:
-        if self._launcher.is_slow and not self._launcher.is_gone:
+        is_slow = self._launcher.is_slow
+        if is_slow and not self._launcher.is_gone:
             return
         for child in self._children:
             for line in child.lines():
-                self._launcher.send(out=[child.index, line])
+                if not is_slow:  # else nobody may ever read it
+                    self._launcher.send(out=[child.index, line])
 
     def _look_for_ends(self) -> None:
         for child in self._children:
