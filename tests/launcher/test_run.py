@@ -217,7 +217,9 @@ def test_inside_a_scheduler(folder):
     }
     for more, patterns in (
         (("--slurm", "--env", "OWN=1", "--dry-run"), "OWN=1"),
+        (("--interface", "lo", "--dry-run"), "KHOP_INTERFACE=lo GLOO_SOCKET_IFNAME=lo"),
         (("--local", 2), "started by Slurm as 2 of 3: leave the hosts out"),
+        (("--log-dir", "logs"), "--log-dir is for hosts that khop run reaches itself"),
     ):
         done = launching.run(*more, "--", "python", "show.py", folder=folder, **step)
         assert patterns in done.stdout + done.stderr

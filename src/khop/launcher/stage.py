@@ -177,7 +177,7 @@ def _digest(path: str) -> str:
 def listen() -> socket.socket:
     """Return a socket that others try to connect to. A trainer or server gets its port later.
 
-    The port is below those of outgoing connections, which could take it in the meantime.
+    Outgoing connections have higher ports, and cannot take it in the meantime.
     """
     while True:
         listener = socket.socket()
