@@ -119,13 +119,6 @@ def _is_stage(line):
     return _STAGE in line and b"python" in line.split(b"\0")[0]
 
 
-def programs(text):
-    """Return the process ids whose command line has `text`, without `khop run` and transports."""
-    return sorted(
-        pid for pid in marked("KHOP_RUN=") if text.encode() in table().get(pid, (0, "", b""))[2]
-    )
-
-
 def partitioned(folder):
     """Return a folder with a graph in two parts, made once."""
     import khop

@@ -52,7 +52,7 @@ TABLE = {
     ],
     "fault": [
         *("distributed/test_elastic.py", "distributed/test_faults.py"),
-        "launcher/test_kill_matrix.py",
+        *("launcher/test_kill_matrix.py", "launcher/test_ssh.py"),
         "partition/test_goes_on.py",
         "partition/test_upgrade.py",
         *("distributed/test_recovery.py", "distributed/remote/test_crashes.py"),

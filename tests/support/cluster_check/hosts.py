@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from soak.network import TwoHosts
+from support import launching
 from support.cluster_check.debian import libraries
 
 _CONFIG = """Host *
@@ -34,11 +35,22 @@ class SshHosts(NamedTuple):
         network: the namespaces and the cable.
         rsh: value of --rsh.
         inside: words that run a command on the first host.
+        servers: processes of sshd.
     """
 
     network: TwoHosts
     rsh: str
     inside: list[str]
+    servers: list[subprocess.Popen[bytes]]
+
+    def processes(self) -> dict[int, int]:
+        """Return {pid: parent} of what runs on the hosts, without sshd."""
+        below: dict[int, tuple[int, bytes]] = {}
+        for server in self.servers:
+            below |= launching.descendants(server.pid)
+        return {
+            pid: parent for pid, (parent, line) in below.items() if not line.startswith(b"sshd")
+        }
 
     @property
     def names(self) -> list[str]:
@@ -55,14 +67,14 @@ def ssh_hosts(root: Path, folder: Path) -> Iterator[SshHosts]:
     users = Path("/etc/passwd").read_text()
     (folder / "passwd").write_text(f"{users}sshd:x:105:65534::/run/sshd:/usr/sbin/nologin\n")
     network = TwoHosts()
-    servers = []
+    servers: list[subprocess.Popen[bytes]] = []
     try:
         start = _START.format(folder=folder, sshd=root / "usr/sbin/sshd")
         for prefix in network.prefixes:
             log = (folder / f"sshd-{len(servers)}.log").open("w")
             words = [*prefix, "sh", "-c", start]
             servers.append(subprocess.Popen(words, env=libraries(root), stdout=log, stderr=log))
-        hosts = SshHosts(network, f"ssh -F {folder}/config", network.prefixes[0])
+        hosts = SshHosts(network, f"ssh -F {folder}/config", network.prefixes[0], servers)
         _wait(hosts)
         yield hosts
     finally:

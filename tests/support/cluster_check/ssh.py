@@ -43,6 +43,7 @@ class Job:
             stderr=subprocess.PIPE,
             text=True,
         )
+        self._hosts = hosts
         self.pids: set[int] = set()
 
     def wait_for(self, text: str, count: int) -> None:
@@ -52,8 +53,21 @@ class Job:
             if not line:
                 raise RuntimeError(self.process.stderr.read())
             count -= text in line
-        self.pids = set(launching.marked("KHOP_RUN=")) | {self.process.pid}
-        self.pids |= set(launching.descendants(self.process.pid)) | set(launching.stages())
+        self.note()
+
+    def note(self) -> None:
+        """Note all processes of the job that run now."""
+        below = launching.descendants(self.process.pid)
+        self.pids |= {self.process.pid, *below, *self._hosts.processes()}
+
+    def stages(self) -> dict[int, int]:
+        """Return {pid: parent} of the stages and their guards."""
+        return {p: parent for p, parent in launching.stages().items() if p in self.pids}
+
+    def programs(self, text: str) -> list[int]:
+        """Return the job's processes on the hosts whose command line has `text`."""
+        lines, running = launching.table(), self._hosts.processes()
+        return sorted(p for p in running if p in lines and text.encode() in lines[p][2])
 
     def ended(self, since: float) -> dict[str, object]:
         """Wait for the end. Return seconds, the number of processes left, status and cause."""
@@ -75,14 +89,13 @@ def target(job: Job, role: str) -> int:
     if role == "ssh":
         below = launching.descendants(job.process.pid)
         return max(pid for pid, (_, line) in below.items() if line.startswith(b"ssh\0"))
-    stages = launching.stages()
-    mine = [pid for pid in job.pids if pid in stages]
-    if role in ("stage", "guard"):
-        parents = {pid: stages[pid] for pid in mine}
-        guards = [pid for pid in mine if parents[pid] in mine]
-        return guards[0] if role == "guard" else next(p for p in mine if p not in guards)
-    trainers = [p for p, parent in launching.marked("KHOP_RUN=").items() if parent in mine]
-    return trainers[-1]
+    stages = job.stages()
+    guards = [pid for pid, parent in stages.items() if parent in stages]
+    if role == "guard":
+        return guards[0]
+    if role == "stage":
+        return next(pid for pid in stages if pid not in guards)
+    return job.programs("light.py")[-1]
 
 
 def kill_light(hosts: SshHosts, folder: Path) -> dict[str, dict[str, object]]:
@@ -115,18 +128,18 @@ def kill_real(hosts: SshHosts, folder: Path) -> dict[str, dict[str, object]]:
     results: dict[str, dict[str, object]] = {}
     for role, program in (("sampler", "sampling.worker"), ("partition server", "partition_server")):
         for name in SIGNALS:
-            before = launching.programs(program)
+            before = job.programs(program)
             os.kill(before[-1], getattr(signal, f"SIG{name}"))
             end = time.monotonic() + 60
-            while len(set(launching.programs(program)) - {before[-1]}) < len(before):
+            while len(set(job.programs(program)) - {before[-1]}) < len(before):
                 if time.monotonic() > end or job.process.poll() is not None:
                     raise RuntimeError(f"{role} {name}: {job.process.stderr.read()}")
                 time.sleep(0.1)
             time.sleep(1.0)
             state = "runs" if job.process.poll() is None else "ended"
             results[f"{role} {name}"] = {"job": state, "restarted": True}
-    job.pids |= set(launching.marked("KHOP_RUN="))
-    trainer = next(p for p in launching.programs(launched.__name__) if p in job.pids)
+    job.note()
+    trainer = next(p for p in job.programs(launched.__name__) if p not in job.stages())
     since = time.monotonic()
     os.kill(trainer, signal.SIGKILL)
     results["trainer KILL, with samplers and servers"] = job.ended(since)
@@ -141,8 +154,7 @@ def _kill_server(
     words = ("--parts", parts, "--servers", servers, "--clients", f"{clients}:2", "--", *command)
     job = Job(hosts, folder, *words)
     job.wait_for("digest", 2)
-    job.pids |= set(launching.marked("KHOP_RUN="))
-    server = next(p for p in job.pids if b"\0serve\0" in launching.table().get(p, (0, "", b""))[2])
+    (server,) = job.programs("khop\0serve")
     since = time.monotonic()
     os.kill(server, signal.SIGKILL)
     return job.ended(since)
