@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from khop.launcher import stage
+from khop.launcher.ending import VARIABLE
 from khop.launcher.hosts import Host
 
 THIS_HOST = "localhost"
@@ -156,7 +156,7 @@ class Job:
 
     def environment_of(self, process: Process, masters: Sequence[str]) -> dict[str, str]:
         """Return the variables of a process, without `options.environment`. See `command_of`."""
-        environment = {stage.VARIABLE: self.run_on(process.host)}
+        environment = {VARIABLE: self.run_on(process.host)}
         if process.role == "trainer":
             address, _, port = masters[0].rpartition(":")
             environment |= {

@@ -22,10 +22,20 @@ from typing import Annotated
 
 from khop.codec import AtMost, Between, from_json
 from khop.errors import ProtocolError
-from khop.launcher import stage
+from khop.launcher import ending, host_checks, stage
 from khop.launcher.job import THIS_HOST
 
 _BOOTSTRAP = "import sys;exec(sys.stdin.buffer.read(int(sys.stdin.buffer.readline())))"
+# khop need not be there: modules are imported by their names from what has arrived.
+_PROGRAM = """
+import sys
+sys.path[:] = filter(None, sys.path)  # no modules of the home folder
+import types
+for name, source in {sources!r}.items():
+    sys.modules[name] = types.ModuleType(name)
+    exec(compile(source, name, "exec"), vars(sys.modules[name]))
+sys.modules["khop.launcher.stage"].main()
+"""
 _SSH = ("-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=15")
 _REAPED_SECONDS, _LOST_SECONDS = 0.5, 1.0
 _CHUNK, _MAX_MESSAGE, _MAX_NOISE, _KEPT_LINES = 1 << 16, 1 << 20, 1 << 16, 10
@@ -73,8 +83,10 @@ class Message:
 
 @cache
 def stage_source() -> bytes:
-    """Return the source of the stage, as hosts get it."""
-    return Path(stage.__file__).read_bytes()
+    """Return the program that hosts get: the sources of the stage's modules, and its start."""
+    modules = (ending, host_checks, stage)
+    sources = {one.__name__: Path(str(one.__file__)).read_text() for one in modules}
+    return _PROGRAM.format(sources=sources).encode()
 
 
 def transport_command(host: str, rsh: Sequence[str], python: Sequence[str]) -> list[str]:

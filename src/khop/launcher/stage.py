@@ -1,7 +1,8 @@
 """Remote stage of `khop run`: checks a host, starts its processes, forwards output, ends them.
 
-`khop run` sends this file to a Python interpreter on each host, by standard input. So it imports
-only the standard library at first, and all hosts run the same version. Imports no torch.
+`khop run` sends this file, `ending` and `host_checks` to a Python interpreter on each host, by
+standard input. So they import only the standard library at first, and all hosts run the same
+version. Imports no torch.
 
 Both sides write lines of JSON. From `khop run` to the stage, an object with one of these keys:
 
@@ -12,219 +13,28 @@ Both sides write lines of JSON. From `khop run` to the stage, an object with one
 An empty line is a sign of life, in both directions. The end of standard input, or silence for the
 length of a lease, ends all processes of the job: SIGTERM, and SIGKILL after the grace. If the stage
 itself is killed, its guard does the same. The guard is a fork that waits for the stage's end.
-
-Processes of the job are known by the environment variable KHOP_RUN, which all of their children
-inherit. So children of wrappers (conda, shells) and those in other process groups are ended, too.
 """
 
 from __future__ import annotations
 
 import contextlib
-import errno
-import hashlib
 import json
 import os
-import platform
-import random
 import select
 import signal
-import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from khop.launcher.ending import ROUND_SECONDS, VARIABLE, ending, start_guard
+from khop.launcher.host_checks import check, listen, reach
+
 MAGIC = b"khop-stage 1\n"
-VARIABLE = "KHOP_RUN"
 _CHUNK, _MAX_LINE, _MAX_UNSENT = 1 << 16, 1 << 16, 1 << 20
-_ROUND_SECONDS, _BEAT_SECONDS, _REACH_SECONDS, _FLUSH_SECONDS = 0.1, 1.0, 5.0, 1.0
-_GIVE_UP_SECONDS = 10.0
-_PORTS = 10_000, 30_000
-
-
-# Ending ---------------------------------------------------------------------------------------
-
-
-def members(cookie: bytes) -> dict[int, int]:
-    """Return {pid: parent's pid} of the processes that have `cookie` in their environment."""
-    pids = {}
-    for process in Path("/proc").iterdir():
-        if process.name.isdigit():
-            with contextlib.suppress(OSError):  # ended meanwhile, or another user's
-                if cookie in (process / "environ").read_bytes():
-                    state, parent = (process / "stat").read_text().rpartition(")")[2].split()[:2]
-                    if state not in "ZX":
-                        pids[int(process.name)] = int(parent)
-    return pids
-
-
-def ending(cookie: bytes, grace: float) -> Iterator[dict[int, int]]:
-    """End all processes of a job. Yield {pid: parent's pid} while any are left.
-
-    A process without a parent in the job gets SIGTERM, with its process group. It ends its own
-    children, and orphans are next. After `grace` seconds, all that are left get SIGKILL.
-    """
-    kill_at = time.monotonic() + grace
-    asked: set[int] = set()
-    while left := members(cookie):
-        for pid, parent in left.items():
-            if parent not in left and pid not in asked:
-                asked.add(pid)
-                _signal(pid, signal.SIGTERM)
-        yield left
-        if time.monotonic() >= kill_at:
-            for pid in left:
-                _signal(pid, signal.SIGKILL)
-        if time.monotonic() >= kill_at + _GIVE_UP_SECONDS:  # they wait in the kernel
-            return
-
-
-def _signal(pid: int, signal_number: int) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        try:
-            os.killpg(pid, signal_number)
-        except ProcessLookupError:
-            os.kill(pid, signal_number)
-
-
-def start_guard(cookie: bytes, grace: float) -> tuple[int, int]:
-    """Fork a process that ends the job when this one is killed. Return (its pid, a pipe to it).
-
-    The guard ends in peace when a byte is written to the pipe.
-    """
-    read_end, write_end = os.pipe()
-    pid = os.fork()
-    if pid:
-        os.close(read_end)
-        return pid, write_end
-    os.close(write_end)
-    os.setsid()
-    for ignored in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(ignored, signal.SIG_IGN)
-    os.dup2(os.open(os.devnull, os.O_RDWR), 0)
-    if not os.read(read_end, 1):
-        with contextlib.suppress(OSError):
-            os.write(1, b'\n{"lost": "the stage was killed"}\n')
-        for _ in ending(cookie, grace):
-            time.sleep(_ROUND_SECONDS)
-    os._exit(0)
-
-
-# Checks ---------------------------------------------------------------------------------------
-
-
-def check(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the report of this host, and set the environment and the working folder."""
-    os.environ.update(request["environment"])
-    sys.path[:0] = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
-    problems = []
-    try:
-        os.chdir(request["folder"])
-    except OSError as error:
-        problems.append(f"no working folder '{request['folder']}': {error.strerror}")
-    address = None
-    try:
-        from khop.distributed.processes.hosts import interface_address, outside_address
-
-        if request["interface"] is not None:
-            address = interface_address(request["interface"])
-        else:  # the address by which ssh came is one that others reach
-            address = (os.environ.get("SSH_CONNECTION", "").split() + [""] * 3)[2]
-            if not address or address.startswith("127.") or address == "::1":
-                address = outside_address()
-    except ImportError as error:
-        problems.append(f"{sys.executable} cannot import khop: {error}")
-    except ValueError as error:
-        problems.append(str(error))
-    return {
-        "name": socket.gethostname(),
-        "interpreter": sys.executable,
-        "versions": {"python": platform.python_version(), **_versions()},
-        "files": {path: _digest(path) for path in request["files"]},
-        "address": address,
-        "problems": problems,
-    }
-
-
-def _versions() -> dict[str, str]:
-    from importlib import metadata
-
-    versions = {}
-    for package in ("khop", "torch", "torch_geometric"):
-        try:
-            versions[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            versions[package] = "missing"
-    with contextlib.suppress(ImportError):  # from a source tree, which has no metadata
-        versions["khop"] = __import__("khop").__version__
-    return versions
-
-
-def _digest(path: str) -> str:
-    digest = hashlib.sha256()
-    try:
-        with Path(path).open("rb") as file:
-            while chunk := file.read(1 << 20):
-                digest.update(chunk)
-    except OSError as error:
-        return f"error: {error.strerror}"
-    return digest.hexdigest()
-
-
-def listen() -> socket.socket:
-    """Return a socket that others try to connect to. A trainer or server gets its port later.
-
-    Outgoing connections have higher ports, and cannot take it in the meantime.
-    """
-    while True:
-        listener = socket.socket()
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            listener.bind(("", random.randrange(*_PORTS)))
-            listener.listen(1024)
-        except OSError as error:
-            listener.close()
-            if error.errno != errno.EADDRINUSE:
-                raise
-        else:
-            return listener
-
-
-def reach(targets: Sequence[tuple[str, int]]) -> dict[int, str]:
-    """Connect to all (address, port). Return {index: reason} of connections that fail."""
-    failed: dict[int, str] = {}
-    waiting: dict[int, tuple[int, socket.socket]] = {}
-    poller = select.poll()
-    for index, (address, port) in enumerate(targets):
-        try:
-            family, _, _, _, target = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
-            connection = socket.socket(family, socket.SOCK_STREAM)
-            connection.setblocking(False)
-            with contextlib.suppress(BlockingIOError):
-                connection.connect(target)
-        except OSError as error:
-            failed[index] = str(error)
-            continue
-        waiting[connection.fileno()] = index, connection
-        poller.register(connection, select.POLLOUT)
-    end = time.monotonic() + _REACH_SECONDS
-    while waiting and time.monotonic() < end:
-        for descriptor, _ in poller.poll(100):
-            index, connection = waiting.pop(descriptor)
-            poller.unregister(descriptor)
-            if code := connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
-                failed[index] = os.strerror(code)
-            connection.close()
-    for index, connection in waiting.values():
-        failed[index] = f"no answer in {_REACH_SECONDS:.0f} s"
-        connection.close()
-    return failed
-
-
-# Processes ------------------------------------------------------------------------------------
+_BEAT_SECONDS, _FLUSH_SECONDS = 1.0, 1.0
 
 
 class Launcher:
@@ -403,7 +213,7 @@ class Stage:
             for child in self._children:
                 for descriptor in child.begun:
                     poller.register(descriptor, select.POLLIN)
-        poller.poll(1000 * _ROUND_SECONDS)
+        poller.poll(1000 * ROUND_SECONDS)
         self._launcher.flush()
         if time.monotonic() >= self._beat_at:
             self._beat_at = time.monotonic() + _BEAT_SECONDS
@@ -444,7 +254,6 @@ class Stage:
 
 def main() -> None:
     """Serve one `khop run`: answer its checks, then run its processes."""
-    sys.path[:] = [path for path in sys.path if path]  # no modules of the home folder
     launcher, listeners, lease, grace, cookie = Launcher(), [listen(), listen()], 60.0, 3.0, b""
     os.write(1, MAGIC)
     while True:
@@ -476,7 +285,3 @@ def main() -> None:
                     launcher.flush()
                     time.sleep(0.01)
                 return
-
-
-if __name__ == "__main__":
-    main()

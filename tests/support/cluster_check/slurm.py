@@ -168,12 +168,13 @@ def _started(slurm: Slurm, two: tuple[str, ...], run: list[str]) -> subprocess.P
     return process
 
 
-def _pids() -> list[int]:
-    return sorted(launching.marked("SLURM_STEP_ID="))
+def _pids(slurm: Slurm) -> list[int]:
+    tasks = set(launching.marked("SLURM_STEP_ID="))
+    return sorted(tasks & set(launching.marked(f"SLURM_CONF={slurm.folder}")))
 
 
 def _killed(slurm: Slurm, two: tuple[str, ...], run: list[str]) -> dict[str, object]:
-    process, pids = _started(slurm, two, run), _pids()
+    process, pids = _started(slurm, two, run), _pids(slurm)
     lines = launching.table()
     trainer = next(p for p in pids if launched.__name__.encode() in lines[p][2])
     os.kill(trainer, signal.SIGKILL)
@@ -185,7 +186,7 @@ def _killed(slurm: Slurm, two: tuple[str, ...], run: list[str]) -> dict[str, obj
 
 
 def _cancelled(slurm: Slurm, two: tuple[str, ...], run: list[str]) -> dict[str, object]:
-    process, pids = _started(slurm, two, run), _pids()
+    process, pids = _started(slurm, two, run), _pids(slurm)
     since = time.monotonic()
     slurm.output("scancel", *slurm.output("squeue", "-h", "-o", "%i").split())
     left = launching.left_of(pids, 10)
