@@ -63,7 +63,9 @@ def _versions() -> dict[str, str]:
         except metadata.PackageNotFoundError:
             versions[package] = "missing"
     with contextlib.suppress(ImportError):  # from a source tree, which has no metadata
-        versions["khop"] = __import__("khop").__version__
+        from khop import __version__
+
+        versions["khop"] = __version__
     return versions
 
 
