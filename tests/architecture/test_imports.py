@@ -45,12 +45,23 @@ ORDER = [
         "distributed.inference",
         "distributed.loaders",
     ),
-    *("nn", "optim", "lightning", "datasets", "sources", "cli", "glt"),
+    *("nn", "optim", "lightning", "datasets", "sources", "launcher", "cli", "glt"),
 ]
 
 # All of their modules run in samplers or servers, where torch need not be installed.
 TORCH_FREE = [
-    *("channel", "cli", "data", "metrics", "partition", "plot", "sources", "storage", "trace"),
+    *(
+        "channel",
+        "cli",
+        "data",
+        "launcher",
+        "metrics",
+        "partition",
+        "plot",
+        "sources",
+        "storage",
+        "trace",
+    ),
     *("sampler.methods", "sampler.rows", "sampler.drawing", "sampler.device"),
     *("distributed.processes", "distributed.rpc", "distributed.sampling"),
     *("distributed.membership", "distributed.remote.server"),

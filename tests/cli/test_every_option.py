@@ -23,7 +23,7 @@ from torch_geometric.data import Data, HeteroData
 import khop
 from khop.cli.main import COMMANDS, main, parser_of_all
 from khop.partition import PartitionFolder, to_distdgl
-from support import ray_cluster
+from support import launching, ray_cluster
 from support.cluster import jobs
 from support.formats import ogb_saved
 from support.formats.folders import earlier_folders
@@ -143,6 +143,19 @@ class Stripes(PartitionerBase):
     def assign_nodes(self, node_type):
         return np.arange(self.source.nodes[node_type].count) // self.width % self.num_parts
 """
+RUN_RUNS = [
+    "run --local 2 --env OWN=1 --workdir . --grace 1 --lease 60 --log-dir {out} --interface lo "
+    "--master-addr 127.0.0.1 --parts parts --debug -- own_plugins.py",
+    "run --hosts n[01-02]:2,m --trainers-per-host 3 --python 'conda run python' --rsh 'ssh -p 22' "
+    "--dry-run -- train.py",
+    "run --hostfile hosts --dry-run -- train.py",
+    "run --servers a,b --clients c:2 --parts parts --dry-run -- train.py",
+    "run --slurm --dry-run -- train.py",
+]
+STEP = {
+    **{"SLURM_JOB_ID": "1", "SLURM_STEP_ID": "0", "SLURM_PROCID": "0"},
+    **{"SLURM_STEP_NUM_TASKS": "1", "SLURM_STEP_NUM_NODES": "1"},
+}
 TOP_RUN = "top 127.0.0.1:{port} --key-file keys/client.key --interval 0.1 --once --json --debug"
 INSECURE_TOP_RUN = "top 127.0.0.1:{port} --insecure --interval 0.1 --once --json"
 ALL_RUNS = [
@@ -153,6 +166,7 @@ ALL_RUNS = [
     PLOT_RUN,
     *COMPLETION_RUNS,
     *SERVE_RUNS,
+    *RUN_RUNS,
     TOP_RUN,
     INSECURE_TOP_RUN,
 ]
@@ -313,6 +327,15 @@ def test_a_picture(run, tmp_path):
 def test_completion(run, line):
     pytest.importorskip("shtab")
     assert "num-parts" in run(line)
+
+
+@pytest.mark.parametrize("line", RUN_RUNS)
+def test_jobs(root, tmp_path, line):
+    (root / "hosts").write_text("a slots=2\nb\n")
+    step = STEP if "--slurm" in line else {}
+    done = launching.run(*shlex.split(line.format(out=tmp_path))[1:], folder=root, **step)
+    assert done.returncode == 0, done
+    assert ("--dry-run" in line) == ("train.py" in done.stdout)
 
 
 @pytest.mark.parametrize("line", SERVE_RUNS)

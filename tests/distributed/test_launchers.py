@@ -3,6 +3,7 @@
 import itertools
 import os
 import re
+import shutil
 import subprocess
 import sys
 
@@ -14,7 +15,9 @@ from khop.distributed.job.launch_environment import find_place, first_host
 from khop.errors import PluginError, RendezvousError
 from support.cluster import jobs
 
-LAUNCHERS = re.compile("(SLURM|OMPI|PMI|PMIX)_|(RANK|WORLD_SIZE|MASTER_ADDR|MASTER_PORT)$")
+LAUNCHERS = re.compile(
+    "(SLURM|OMPI|PMI|PMIX|PET|MPI)_|(JOB_COMPLETION_INDEX|RANK|WORLD_SIZE|MASTER_ADDR|MASTER_PORT)$"
+)
 
 
 def torchrun(rank, world_size):
@@ -65,6 +68,44 @@ def allocation(num_tasks):
     }  # fmt: skip
 
 
+def local(rank, world_size):
+    return {"LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(world_size)}
+
+
+def ray_train(rank, world_size):
+    """What Ray Train tells a worker; it initialises torch.distributed as well."""
+    here = {**local(0, 1), "NODE_RANK": str(rank)}
+    return {**torchrun(rank, world_size), **here, **master("10.0.0.1", 34567)}
+
+
+def pytorch_job(rank, pods, processes="auto", world_size=None):
+    """What Kubeflow's operator tells a pod."""
+    return {
+        **torchrun(rank, world_size or pods),
+        **master("t-master-0", 23456),
+        "PET_NNODES": str(pods),
+        "PET_NODE_RANK": str(rank),
+        "PET_NPROC_PER_NODE": processes,
+    }
+
+
+def train_job(rank, pods, processes="auto"):
+    """What Kubeflow Trainer 2 tells a pod."""
+    return {
+        "PET_NNODES": str(pods),
+        "PET_NODE_RANK": str(rank),
+        "PET_NPROC_PER_NODE": processes,
+        "PET_MASTER_ADDR": "t-node-0-0.t",
+        "PET_MASTER_PORT": "29500",
+    }
+
+
+def one_host(rank, size):
+    """Open MPI with all processes on one machine."""
+    job = {"OMPI_COMM_WORLD_LOCAL_SIZE": str(size), "PMIX_NAMESPACE": "prterun-a-1@1"}
+    return {**open_mpi(rank, size), **job}
+
+
 INTERACTIVE = {"SLURM_NTASKS": "2", "SLURM_STEP_ID": "4294967290"}
 
 # What is told: (rank, world size, master, port).
@@ -75,6 +116,11 @@ PLACES = {
     "Open MPI": ({**open_mpi(1, 4), "PMIX_RANK": "1"}, (1, 4, None, None)),
     "Open MPI with a master": ({**open_mpi(1, 4), **master("m", 7)}, (1, 4, "m", 7)),
     "MPICH": (pmi(3, 4), (3, 4, None, None)),
+    "Open MPI on one host": (one_host(1, 4), (1, 4, "127.0.0.1", 12_745)),
+    "Open MPI on a host, a port": ({**one_host(1, 4), "MASTER_PORT": "7"}, (1, 4, "127.0.0.1", 7)),
+    "Open MPI on two hosts": (
+        {**one_host(1, 4), "OMPI_COMM_WORLD_LOCAL_SIZE": "2"}, (1, 4, None, None)
+    ),
     "step": (step(2, 3), (2, 3, "a07", 11234)),
     "step on one node": (step(1, 2, 1), (1, 2, "127.0.0.1", 11234)),
     "second step": ({**step(1, 2), "SLURM_STEP_ID": "1"}, (1, 2, "a07", 19153)),
@@ -96,6 +142,23 @@ PLACES = {
     "mpirun whose daemons are a step": ({**step(0, 2), **pmi(3, 4)}, (3, 4, None, None)),
     "srun --mpi=pmi2": ({**step(1, 2), **pmi(1, 2)}, (1, 2, "a07", 11234)),
     "srun --mpi=pmix": ({**step(1, 2), "PMIX_RANK": "1"}, (1, 2, "a07", 11234)),
+    "Ray Train": (ray_train(1, 2), (1, 2, "10.0.0.1", 34567)),
+    "PyTorchJob": (pytorch_job(1, 2), (1, 2, "t-master-0", 23456)),
+    "PyTorchJob of one process": (pytorch_job(1, 2, "1"), (1, 2, "t-master-0", 23456)),
+    "torchrun in a PyTorchJob": (
+        {**pytorch_job(1, 2, "2"), **torchrun(3, 4), **local(1, 2)}, (3, 4, "t-master-0", 23456)
+    ),
+    "TrainJob": (train_job(1, 2), (1, 2, "t-node-0-0.t", 29500)),
+    "TrainJob of one pod": ({"PET_NNODES": "1"}, None),
+    "Indexed Job of one pod": (
+        {"JOB_COMPLETION_INDEX": "0", "WORLD_SIZE": "1"}, (0, 1, None, 29500)
+    ),
+    "Indexed Job with a master": (
+        {"JOB_COMPLETION_INDEX": "2", "WORLD_SIZE": "4", "MASTER_ADDR": "m"}, (2, 4, "m", 29500)
+    ),
+    "torchrun in an Indexed Job": (
+        {"JOB_COMPLETION_INDEX": "1", **torchrun(3, 4), **master("m", 7)}, (3, 4, "m", 7)
+    ),
 }  # fmt: skip
 
 
@@ -128,8 +191,32 @@ REFUSED = {
     "two MPIs": ({**open_mpi(0, 2), **pmi(1, 2)}, r"process 0 of 2.*PMI_RANK\) 1 of 2"),
     "PMIx alone": ({"PMIX_RANK": "1"}, "nothing says of how many: set RANK, WORLD_SIZE"),
     "PMIx and another": ({**step(0, 2), "PMIX_RANK": "1"}, "process 1 of 2, Slurm 0 of 2"),
+    "RANK of all tasks": (
+        {**step(1, 2), **torchrun(0, 2)}, r"process 0 of 2, Slurm 1 of 2: set RANK"
+    ),
+    "RANK of all of mpirun's": (
+        {**open_mpi(1, 2), **torchrun(0, 2)}, r"process 0 of 2, mpirun \(OMPI_COMM_WORLD_RANK\) 1"
+    ),
+    "local rank of another launcher": (
+        {**torchrun(0, 1), "LOCAL_RANK": "1"}, "LOCAL_RANK=1, LOCAL_WORLD_SIZE=1 and WORLD_SIZE=1 c"
+    ),
+    "more here than in all": ({**torchrun(0, 2), **local(0, 4)}, "LOCAL_WORLD_SIZE=4 and WORLD_S"),
+    "PyTorchJob without torchrun": (pytorch_job(0, 2, "4"), "to have 4 processes.*by torchrun"),
+    "an old PyTorchJob": (
+        {**torchrun(0, 2), "PET_NNODES": "2", "PET_N_PROC_PER_NODE": "2"}, "to have 2 processes"
+    ),
+    "PyTorchJob that counts processes": (pytorch_job(0, 2, "auto", 8), "8/2 processes.*torchrun"),
+    "elastic PyTorchJob": ({"PET_NNODES": "1:3"}, "1:3 pods and no ranks.*by torchrun"),
+    "TrainJob without a rank": ({"PET_NNODES": "2"}, "one of 2 pods.*neither RANK nor PET_NODE"),
+    "half of a PyTorchJob": ({"PET_NNODES": "2", "RANK": "1"}, "RANK is set, but WORLD_SIZE is no"),
+    "Indexed Job without a size": ({"JOB_COMPLETION_INDEX": "1"}, "WORLD_SIZE is not set: give it"),
+    "Indexed Job outside of its pods": (
+        {"JOB_COMPLETION_INDEX": "3", "WORLD_SIZE": "4"}, r"must be named JOB-3\.SERVICE.*subdomain"
+    ),
+    "a world without end": (torchrun(0, 10**9), "1000000000 processes: at most 1048576"),
+    "a number without end": (torchrun("1" * 5000, 2), "RANK must be a number of at least 0"),
     "no list of hosts": ({**step(0, 2), "SLURM_STEP_NODELIST": "a[,"}, "not a list of hosts"),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("case", REFUSED)
@@ -337,7 +424,7 @@ def test_port_that_another_program_has(monkeypatch):
         other.bind(("0.0.0.0", 0))
         other.listen()
         port = other.getsockname()[1]
-        monkeypatch.setattr("khop.distributed.job.launch_environment._FIRST_PORT", port - 7)
+        monkeypatch.setattr("khop.distributed.job.cluster_environment._FIRST_PORT", port - 7)
         for name, value in {**step(0, 2, 1), "SLURM_JOB_ID": "7"}.items():
             monkeypatch.setenv(name, value)
         with pytest.raises(RendezvousError, match=f"127.0.0.1:{port}.*set MASTER_PORT"):
@@ -349,3 +436,95 @@ def test_launchers_need_no_torch():
     program = "import sys, khop.distributed.job.launch_environment as l; l.find_place(); "
     program += "sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+@pytest.mark.process
+def test_pod_of_an_indexed_job(tmp_path):
+    """A host's name as Kubernetes gives it, and its /etc/hosts: the first pod is the master."""
+    if os.geteuid() != 0 or shutil.which("unshare") is None:
+        pytest.skip("a host name of its own needs root and unshare")
+    hosts = tmp_path / "hosts"
+    hosts.write_text("127.0.0.1 localhost\n10.1.2.3 t-2.train.default.svc.cluster.local t-2\n")
+    program = (
+        "from khop.distributed.job.launch_environment import find_place; print(find_place()[1:5])"
+    )
+    shell = (
+        f"hostname t-2 && mount --bind {hosts} /etc/hosts && exec {sys.executable} -c '{program}'"
+    )
+    done = subprocess.run(
+        ["unshare", "--uts", "--mount", "sh", "-c", shell],
+        env={**os.environ, "JOB_COMPLETION_INDEX": "2", "WORLD_SIZE": "4"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if "Operation not permitted" in done.stderr:
+        pytest.skip("this system does not allow namespaces")
+    assert done.stdout.strip() == "(2, 4, 't-0.train.default.svc.cluster.local', 29500)", done
+
+
+RAY_WORKER = """
+import os, sys, threading
+import torch.distributed as dist
+from khop.distributed import *
+
+def loop():
+    dist.init_process_group("gloo")
+    context = init_worker_group()
+    dataset = DistDataset().load(sys.argv[1], context.rank)
+    loader = DistNeighborLoader(
+        dataset, [3], seed=1, worker_options=MpDistSamplingWorkerOptions(num_workers=1)
+    )
+    found.append(sum(batch.num_nodes for batch in loader))
+    shutdown_worker_group()
+    dist.destroy_process_group()
+
+del sys.modules["__main__"].__file__
+found = []
+for _ in range(2):  # an actor outlives its loop, and may be given another
+    thread = threading.Thread(target=loop)
+    thread.start()
+    thread.join()
+    os.environ["MASTER_PORT"] = str(int(os.environ["MASTER_PORT"]) + 1)
+assert len(found) == 2 and found[0] == found[1] > 0, found
+"""
+
+
+@pytest.mark.process
+def test_loops_of_ray_train(folder_of):
+    """As in its workers: a thread, no file of `__main__`, a process group that is there already."""
+    port = jobs.free_port()
+    workers = [
+        subprocess.Popen(
+            [sys.executable, "-", str(folder_of("random", 2))],
+            env={**os.environ, **ray_train(rank, 2), **master("127.0.0.1", port)},
+            stdin=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    for worker in workers:
+        worker.stdin.write(RAY_WORKER)
+        worker.stdin.close()
+    errors = [worker.stderr.read() for worker in workers]
+    assert [worker.wait() for worker in workers] == [0, 0], errors
+
+
+@pytest.mark.network
+@pytest.mark.process
+def test_master_that_knows_itself_as_localhost(folder_of, two_hosts):
+    """Old operators of PyTorchJob: the first machine still has an address for the others."""
+    prefixes, address = two_hosts
+
+    def variables(rank, world_size, _, port):
+        return {
+            **pytorch_job(rank, world_size),
+            **master("localhost" if rank == 0 else address, port),
+        }
+
+    arguments = {"root": str(folder_of("random", 2)), "homes": [0, 1], "num_workers": 1}
+    started = jobs.start_trainers(
+        "compare", arguments, 2, prefixes, port=29_514, variables=variables
+    )
+    assert all(result["batches"] for result in jobs.finish_trainers(started))

@@ -7,6 +7,7 @@ to a program of this repository, or to the program that `OTHERS` names.
 
 import argparse
 import functools
+import itertools
 import re
 import shlex
 from pathlib import Path
@@ -110,7 +111,8 @@ def problem_of_khop(words, whole):
     command = commands().get(words[0], parser() if words[0].startswith("-") else None)
     if command is None:
         return f"no such command '{words[0]}'"
-    for option, value in zip(words, [*words[1:], None], strict=True):
+    own = list(itertools.takewhile(lambda word: word != "--", words))  # after it: another command
+    for option, value in zip(own, [*own[1:], None], strict=True):
         name, _, given = option.partition("=")
         action = command._option_string_actions.get(name)
         if name.startswith("--") and action is None:

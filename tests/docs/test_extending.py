@@ -44,7 +44,7 @@ def write_example(tmp_path, monkeypatch):
         Path(f"{module}.py").write_text(fenced.blocks(PAGES / f"{page}.md")[0].source)
 
     yield write
-    for name in ("by_attribute", "metis_graph", "indexed_job", "shared_files"):
+    for name in ("by_attribute", "metis_graph", "flux_tasks", "shared_files"):
         sys.modules.pop(name, None)
 
 
@@ -104,12 +104,12 @@ def test_a_layout_from_the_command_line(write_example, capsys):
 
 
 def test_a_launcher_by_the_variable(write_example, monkeypatch):
-    write_example("cluster-environments", "indexed_job")
+    write_example("cluster-environments", "flux_tasks")
     monkeypatch.syspath_prepend(Path.cwd())
     (command,) = commands_of("cluster-environments")
     name, _, value = command.split()[0].partition("=")
-    pod = {"JOB_COMPLETION_INDEX": "1", "HOSTNAME": "t-1", "NUM_TRAINERS": "2", "SERVICE": "s"}
-    assert find_place({name: value, **pod})[1:5] == (1, 2, "t-0.s", 29500)
+    task = {"FLUX_TASK_RANK": "1", "FLUX_JOB_SIZE": "2", "FLUX_JOB_ID": "f", "FIRST_HOST": "n"}
+    assert find_place({name: value, **task})[1:4] == (1, 2, "n")
 
 
 @pytest.fixture

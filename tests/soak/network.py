@@ -37,6 +37,7 @@ class TwoHosts:
 
     Attributes:
         addresses: address of each namespace.
+        devices: name of the network device of each namespace.
         prefixes: for each namespace, words before a command that run the command in it.
         cable: cable between the namespaces.
 
@@ -48,14 +49,14 @@ class TwoHosts:
         if os.geteuid() != 0 or shutil.which("ip") is None or not _DEVICE.exists():
             raise NoNetworkError("network faults need root, iproute2 and /dev/net/tun")
         self._names = [f"khop-soak-{os.getpid()}-{end}" for end in (0, 1)]
-        self._devices = [f"ks{os.getpid() % 10_000_000}{end}" for end in "ab"]
+        self.devices = [f"ks{os.getpid() % 10_000_000}{end}" for end in "ab"]
         self.addresses = ["10.213.78.1", "10.213.78.2"]
         self.prefixes = [["ip", "netns", "exec", name] for name in self._names]
         ends: list[int] = []
         try:
             for host in (0, 1):
                 _ip("netns", "add", self._names[host])
-                ends.append(_open_tun(self._devices[host]))
+                ends.append(_open_tun(self.devices[host]))
                 self._set_up(host)
         except (OSError, subprocess.CalledProcessError) as error:
             for end in ends:
@@ -65,7 +66,7 @@ class TwoHosts:
         self.cable = Cable((ends[0], ends[1]))
 
     def _set_up(self, host: int) -> None:
-        name, device = self._names[host], self._devices[host]
+        name, device = self._names[host], self.devices[host]
         _ip("link", "set", device, "netns", name)
         _ip("-n", name, "addr", "add", f"{self.addresses[host]}/24", "dev", device)
         _ip("-n", name, "link", "set", device, "mtu", str(_MTU), "up")
@@ -74,7 +75,7 @@ class TwoHosts:
     def set_link(self, host: int, is_up: bool) -> None:
         """Take the network link of one host down or up, as if its cable were pulled."""
         state = "up" if is_up else "down"
-        _ip("-n", self._names[host], "link", "set", self._devices[host], state)
+        _ip("-n", self._names[host], "link", "set", self.devices[host], state)
 
     def close(self) -> None:
         """Close the cable and remove both namespaces."""

@@ -44,6 +44,7 @@ TABLE = {
         # The floor is built by CMake where it is not there yet.
         *("bench/test_command.py", "bench/test_floor.py", "bench/test_report.py"),
         "bench/test_gpu_runner.py",
+        "launcher/test_run.py",
         *("kernels/test_floor.py", "cli", "distributed", "docs", "examples", "guide"),
         *("glt/test_glt_distributed.py", "partition/test_full_disk.py", "scripts"),
         "partition/test_on_ray.py",
@@ -51,6 +52,7 @@ TABLE = {
     ],
     "fault": [
         *("distributed/test_elastic.py", "distributed/test_faults.py"),
+        *("launcher/test_kill_matrix.py", "launcher/test_ssh.py"),
         "partition/test_goes_on.py",
         "partition/test_upgrade.py",
         *("distributed/test_recovery.py", "distributed/remote/test_crashes.py"),

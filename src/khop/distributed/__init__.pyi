@@ -5,16 +5,16 @@ from khop.distributed.inference.result import (
     LayerwiseOutputs as LayerwiseOutputs,
     NodeOutputs as NodeOutputs,
 )
+from khop.distributed.job.cluster_environment import (
+    ClusterEnvironment as ClusterEnvironment,
+    Place as Place,
+)
 from khop.distributed.job.context import (
     DistContext as DistContext,
     DistRole as DistRole,
     TrainerContext as TrainerContext,
     WorkerContext as WorkerContext,
     get_context as get_context,
-)
-from khop.distributed.job.launch_environment import (
-    ClusterEnvironment as ClusterEnvironment,
-    Place as Place,
 )
 from khop.distributed.job.worker_group import (
     init_worker_group as init_worker_group,

@@ -1,7 +1,8 @@
 """Membership of a process in its job, and synchronisation with the other trainers.
 
-`launch_environment` reads the rank that a launcher gave. `torch_store` reaches the job's key-value
-store. `context` holds role and rank of this process. `worker_group` joins and leaves the group of
-trainers, and separates this start of the job from earlier ones in the same store.
-`distributed.membership` has shared values and notices of failures.
+`launch_environment` reads the rank that a launcher gave. `kubernetes` does so for pods, and
+`cluster_environment` has the base class. `torch_store` reaches the job's key-value store. `context`
+holds role and rank of this process. `worker_group` joins and leaves the group of trainers, and
+separates this start of the job from earlier ones in the same store. `distributed.membership` has
+shared values and notices of failures.
 """

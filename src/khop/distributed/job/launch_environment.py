@@ -2,10 +2,12 @@
 
 Runs in trainers. Imports no torch.
 
-`CLUSTERS` has the launchers in the order in which they are asked: torchrun (RANK and WORLD_SIZE,
-which users set by hand, too), mpirun, a Slurm step. The innermost launcher counts, since a launcher
-may start another. For example, a Slurm step of one task per node starts torchrun or mpirun's
-daemons, whose children inherit its Slurm variables. A launcher that the user names is asked alone.
+`CLUSTERS` has the launchers in the order in which they are asked: a pod of a PyTorchJob, whose RANK
+and WORLD_SIZE may count pods. Torchrun, whose RANK and WORLD_SIZE Ray Train and users set, too.
+Then mpirun, a Slurm step, and a pod of an Indexed Job. The innermost launcher counts, since a
+launcher may start another. For example, a Slurm step of one task per node starts torchrun or
+mpirun's daemons, whose children inherit its Slurm variables. A launcher that the user names is
+asked alone.
 
 A process never becomes a single trainer by mistake: variables that show several processes, but give
 no rank or no address, are an error. A job of several tasks outside of a step is an error, too:
@@ -14,12 +16,22 @@ there Slurm sets the variables of the first task for the batch script.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
-from abc import ABC, abstractmethod
+import zlib
 from collections.abc import Mapping
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
+from khop.distributed.job.cluster_environment import (
+    BY_HAND,
+    ClusterEnvironment,
+    Place,
+    computed_port,
+    contradiction,
+    integer,
+)
+from khop.distributed.job.kubernetes import IndexedJob, PyTorchJob
 from khop.errors import RendezvousError
 from khop.plugins import Registry, instance_of
 
@@ -29,68 +41,19 @@ VARIABLE = "KHOP_CLUSTER_ENVIRONMENT"
 TORCHRUN = "the environment (RANK, WORLD_SIZE)"
 """Launcher of a process with RANK and WORLD_SIZE, from torchrun or set by hand."""
 
-# Range of computed ports: above the system's ports, below the ports of outgoing connections.
-_FIRST_PORT, _NUM_PORTS = 10_000, 20_000
 _STEP_STRIDE = 7919
+_MAX_WORLD_SIZE = 1 << 20
 _MPI = (
-    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),  # Open MPI
-    ("PMI_RANK", "PMI_SIZE"),  # MPICH, Intel MPI, Cray, srun --mpi=pmi2
+    # Open MPI
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE"),
+    # MPICH, Intel MPI, Cray, srun --mpi=pmi2
+    ("PMI_RANK", "PMI_SIZE", "MPI_LOCALNRANKS"),
 )
+# Names of one start of mpirun, of Open MPI 5 and 4.
+_MPI_JOBS = ("PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid")
+# Variables of processes, not of pods or tasks, which torchrun and similar launchers set.
+_OF_PROCESS = ("LOCAL_RANK", "TORCHELASTIC_RUN_ID")
 _HOST = re.compile(r"(?:[\w.-]|\[[\d,-]+\])+")
-_BY_HAND = "set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT"
-
-
-class Place(NamedTuple):
-    """Rank of a process and address of process 0, which a launcher has assigned.
-
-    Attributes:
-        launcher: name of the launcher, for error messages.
-        rank: rank of this process.
-        world_size: number of processes.
-        master: host of process 0, or None if unknown.
-        port: port at which process 0 may listen, or None if unknown.
-        job: unique name of the job if the port is computed: another job may listen there.
-
-    Example:
-        >>> Place("my scheduler", rank=1, world_size=4, master="node0").port is None
-        True
-    """
-
-    launcher: str
-    rank: int
-    world_size: int
-    master: str | None = None
-    port: int | None = None
-    job: str | None = None
-
-
-class ClusterEnvironment(ABC):
-    """Base of classes that read a trainer's rank from the launcher that started it.
-
-    khop makes an instance without arguments. Users name their own class in
-    `init_worker_group(cluster_environment=)` or in the environment variable
-    KHOP_CLUSTER_ENVIRONMENT. A name is 'package:Class', or an installed package's entry point in
-    the group `khop.cluster_environments`.
-
-    Example:
-        >>> class Alone(ClusterEnvironment):
-        ...     def detect(self, environment): return Place("no launcher", 0, 1)
-        >>> init_worker_group(cluster_environment=Alone).world_size
-        1
-    """
-
-    @abstractmethod
-    def detect(self, environment: Mapping[str, str]) -> Place | None:
-        """Return rank and trainer 0's address, or None if another launcher started the process.
-
-        It is called before torch.distributed is initialised.
-
-        Args:
-            environment: the process's environment variables.
-
-        Raises:
-            RendezvousError: the variables are incomplete. The message has the remedy.
-        """
 
 
 ClusterName: TypeAlias = str | ClusterEnvironment | type[ClusterEnvironment]
@@ -99,7 +62,7 @@ ClusterName: TypeAlias = str | ClusterEnvironment | type[ClusterEnvironment]
 
 def with_master(launched: Place, environment: Mapping[str, str] = os.environ) -> Place:
     """Return a copy of `launched` with MASTER_ADDR and MASTER_PORT of `environment`, if set."""
-    port = _integer(environment, "MASTER_PORT")
+    port = integer(environment, "MASTER_PORT")
     if port is not None:
         launched = launched._replace(port=port, job=None)
     return launched._replace(master=environment.get("MASTER_ADDR") or launched.master)
@@ -135,6 +98,11 @@ def find_place(
     _check_half_pair(environment, launched)
     if launched is None:
         return None
+    if launched.world_size > _MAX_WORLD_SIZE:
+        raise RendezvousError(
+            f"{launched.launcher} says that there are {launched.world_size} processes: at most "
+            f"{_MAX_WORLD_SIZE} are supported"
+        )
     if not 0 <= launched.rank < launched.world_size:
         raise RendezvousError(
             f"{launched.launcher} says that this is process {launched.rank} of "
@@ -161,20 +129,47 @@ def _place_by(named: ClusterName, environment: Mapping[str, str]) -> Place:
 
 
 class Torchrun(ClusterEnvironment):
-    """Launcher torchrun, or variables RANK and WORLD_SIZE that users set."""
+    """Launcher torchrun or Ray Train, or variables RANK and WORLD_SIZE that users set."""
 
     def detect(self, environment: Mapping[str, str]) -> Place | None:
         """Return the rank in RANK of `environment`, or None if RANK and WORLD_SIZE are not set."""
-        rank, world_size = (_integer(environment, name) for name in ("RANK", "WORLD_SIZE"))
+        rank, world_size = (integer(environment, name) for name in ("RANK", "WORLD_SIZE"))
         if rank is None or world_size is None:
             return None
-        return Place(TORCHRUN, rank, world_size)
+        launched = Place(TORCHRUN, rank, world_size)
+        _check_local(environment, world_size)
+        if not any(name in environment for name in _OF_PROCESS):
+            _check_tasks(environment, launched)
+        return launched
+
+
+def _check_local(environment: Mapping[str, str], world_size: int) -> None:
+    """Raise RendezvousError if LOCAL_RANK or LOCAL_WORLD_SIZE contradicts WORLD_SIZE."""
+    rank, size = (integer(environment, name) for name in ("LOCAL_RANK", "LOCAL_WORLD_SIZE"))
+    if size is None:
+        size = world_size
+    if size > world_size or (rank is not None and rank >= size):
+        raise RendezvousError(
+            f"LOCAL_RANK={rank}, LOCAL_WORLD_SIZE={size} and WORLD_SIZE={world_size} contradict "
+            "each other: unset those that an earlier launcher has left"
+        )
+
+
+def _check_tasks(environment: Mapping[str, str], launched: Place) -> None:
+    """Raise RendezvousError if all tasks of a launcher have one RANK, exported before its start."""
+    for cluster in (Mpi(), Slurm()):
+        task = None
+        with contextlib.suppress(RendezvousError):  # its variables may belong to an outer launcher
+            task = cluster.detect(environment)
+        differs = task is not None and task[1] != launched.rank
+        if task is not None and differs and task.world_size == launched.world_size:
+            raise contradiction(launched, task)
 
 
 def _check_half_pair(environment: Mapping[str, str], launched: Place | None) -> None:
     """Raise RendezvousError if RANK or WORLD_SIZE is set alone, and differs from `launched`."""
     for name, missing in (("RANK", "WORLD_SIZE"), ("WORLD_SIZE", "RANK")):
-        value = _integer(environment, name)
+        value = integer(environment, name)
         if value is None or missing in environment:
             continue
         if launched is None:
@@ -194,8 +189,8 @@ class Mpi(ClusterEnvironment):
         """Return the rank that mpirun's variables have, or None without these variables."""
         detected = [p for names in _MPI if (p := _of_variables(environment, *names)) is not None]
         if len({one[1:] for one in detected}) > 1:
-            raise _contradiction(*detected)
-        rank = _integer(environment, "PMIX_RANK")  # PMIx gives no size
+            raise contradiction(*detected)
+        rank = integer(environment, "PMIX_RANK")  # PMIx gives no size
         if rank is None and not detected:
             return None
         # With srun --mpi both describe the same processes, and Slurm has the host of the first one.
@@ -204,10 +199,10 @@ class Mpi(ClusterEnvironment):
         if launched is None:
             raise RendezvousError(
                 f"PMIX_RANK says that this is process {rank}, but nothing says of how many: "
-                f"{_BY_HAND}"
+                f"{BY_HAND}"
             )
         if rank not in (None, launched.rank):
-            raise _contradiction(Place("PMIX_RANK", rank, launched.world_size), launched)
+            raise contradiction(Place("PMIX_RANK", rank, launched.world_size), launched)
         return slurm if slurm is not None and slurm[1:3] == launched[1:3] else launched
 
 
@@ -218,56 +213,63 @@ class Slurm(ClusterEnvironment):
         """Return the rank of this task of a Slurm step, or None outside of a step."""
         if "SLURM_JOB_ID" not in environment:
             return None
-        num_tasks = _integer(environment, "SLURM_NTASKS")
+        num_tasks = integer(environment, "SLURM_NTASKS")
         if "SLURM_STEP_ID" not in environment:
-            nodes = _integer(environment, "SLURM_NNODES") or 1
+            nodes = integer(environment, "SLURM_NNODES") or 1
             if max(num_tasks or 1, nodes) > 1:
                 raise _not_a_task(f"{num_tasks or nodes} tasks")
             return None
-        rank = _integer(environment, "SLURM_PROCID")
-        world_size = _integer(environment, "SLURM_STEP_NUM_TASKS")
+        rank = integer(environment, "SLURM_PROCID")
+        world_size = integer(environment, "SLURM_STEP_NUM_TASKS")
         if rank is None or world_size is None:
             raise RendezvousError(
                 "this is a Slurm step (SLURM_STEP_ID is set), but SLURM_PROCID and "
-                f"SLURM_STEP_NUM_TASKS are not: {_BY_HAND}"
+                f"SLURM_STEP_NUM_TASKS are not: {BY_HAND}"
             )
         if num_tasks not in (None, world_size):  # the step of an interactive shell, in salloc
             raise _not_a_task(f"{num_tasks} tasks, this step {world_size}")
-        job = _integer(environment, "SLURM_JOB_ID") or 0
-        step = _integer(environment, "SLURM_STEP_ID") or 0
+        job = integer(environment, "SLURM_JOB_ID") or 0
+        step = integer(environment, "SLURM_STEP_ID") or 0
         return Place(
             "Slurm",
             rank,
             world_size,
             _host_of_task_0(environment),
             # Differs from the ports of concurrent jobs and steps.
-            _FIRST_PORT + (job + _STEP_STRIDE * step) % _NUM_PORTS,
+            computed_port(job + _STEP_STRIDE * step),
             f"slurm-{job}.{step}",
         )
 
 
 CLUSTERS: Registry[ClusterEnvironment] = Registry(
     "khop.cluster_environments",
-    {"torchrun": Torchrun(), "mpi": Mpi(), "slurm": Slurm()},
+    {
+        "pytorchjob": PyTorchJob(),
+        "torchrun": Torchrun(),
+        "mpi": Mpi(),
+        "slurm": Slurm(),
+        "indexed-job": IndexedJob(),
+    },
     instance_of(ClusterEnvironment),
     "cluster environment",
 )
 """All launchers. The built-in ones are asked in this order."""
 
 
-def _of_variables(environment: Mapping[str, str], rank: str, size: str) -> Place | None:
-    values = _integer(environment, rank), _integer(environment, size)
+def _of_variables(
+    environment: Mapping[str, str], rank: str, size: str, local_size: str
+) -> Place | None:
+    values = integer(environment, rank), integer(environment, size)
     if values == (None, None):
         return None
     if values[0] is None or values[1] is None:
-        raise RendezvousError(f"of {rank} and {size} only one is set: {_BY_HAND}")
-    return Place(f"mpirun ({rank})", values[0], values[1])
-
-
-def _contradiction(one: Place, other: Place) -> RendezvousError:
-    return RendezvousError(
-        f"{one.launcher} says that this is process {one.rank} of {one.world_size}, "
-        f"{other.launcher} {other.rank} of {other.world_size}: {_BY_HAND}"
+        raise RendezvousError(f"of {rank} and {size} only one is set: {BY_HAND}")
+    launched = Place(f"mpirun ({rank})", values[0], values[1])
+    job = next((environment[name] for name in _MPI_JOBS if environment.get(name)), None)
+    if job is None or integer(environment, local_size) != launched.world_size:
+        return launched  # mpirun does not say which host has process 0
+    return launched._replace(
+        master="127.0.0.1", port=computed_port(zlib.crc32(job.encode())), job=f"mpi-{job:.80}"
     )
 
 
@@ -283,7 +285,7 @@ def _host_of_task_0(environment: Mapping[str, str]) -> str | None:
     if environment.get("SLURM_STEP_NUM_NODES") == "1":
         return "127.0.0.1"  # the host's name may not resolve in containers
     hosts = environment.get("SLURM_STEP_NODELIST", "")
-    several = _integer(environment, "SLURM_HET_SIZE") or 1
+    several = integer(environment, "SLURM_HET_SIZE") or 1
     arbitrary = environment.get("SLURM_DISTRIBUTION", "").startswith("arbitrary")
     # Unknown: in a user-defined order task 0 may be at any host, in a heterogeneous job at the
     # first host of any component.
@@ -303,12 +305,3 @@ def first_host(hosts: str) -> str:
             f"SLURM_STEP_NODELIST is not a list of hosts (got '{hosts}'): set MASTER_ADDR"
         )
     return host
-
-
-def _integer(environment: Mapping[str, str], name: str) -> int | None:
-    text = environment.get(name)
-    if text is None:
-        return None
-    if not text.isascii() or not text.isdigit():
-        raise RendezvousError(f"{name} must be a number of at least 0 (got '{text}')")
-    return int(text)

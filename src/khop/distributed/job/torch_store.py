@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore, PrefixStore, Store, TCPStore
 from torch.distributed.constants import default_pg_timeout
 
-from khop.distributed.job.launch_environment import Place
+from khop.distributed.job.cluster_environment import Place
 from khop.distributed.membership.member_store import MemberStore, Sighting
 from khop.errors import RendezvousError
 

@@ -10,6 +10,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, Store
 
 from khop import log
+from khop.distributed.job.cluster_environment import ClusterEnvironment, Place
 from khop.distributed.job.context import (
     DistRole,
     WorkerContext,
@@ -22,9 +23,7 @@ from khop.distributed.job.context import (
 from khop.distributed.job.launch_environment import (
     TORCH,
     TORCHRUN,
-    ClusterEnvironment,
     ClusterName,
-    Place,
     find_place,
     with_master,
 )
@@ -57,20 +56,21 @@ def init_worker_group(
     of this job.
 
     If torch.distributed is initialised, it gives the rank and the world size. Otherwise the
-    launcher gives them: torchrun (RANK and WORLD_SIZE), mpirun (OMPI_COMM_WORLD_*, PMI_*,
-    PMIX_RANK), or a step of Slurm (srun). Without a launcher the process is the only trainer.
+    launcher gives them: torchrun, Ray Train (RANK and WORLD_SIZE), mpirun (OMPI_COMM_WORLD_*,
+    PMI_*, PMIX_RANK), a step of Slurm (srun), or a pod of Kubernetes (PyTorchJob, TrainJob, Indexed
+    Job). Without a launcher the process is the only trainer.
 
     With srun, the job's store is at the first host of the step. Its port, from 10,000 to 29,999, is
     computed from the numbers of job and step. MASTER_ADDR and MASTER_PORT override host and port.
-    mpirun needs these two variables.
+    mpirun over several hosts needs these two variables.
 
     Args:
         world_size: number of trainers. If None, see above. A number overrides Slurm and mpirun,
             whose process may be the only trainer, or may have started several trainers.
         rank: rank of this trainer. Required with `world_size`.
         group_name: name of the group. If None: 'khop-trainers'.
-        host: address at which other machines reach this one. If None, the address of the route to
-            trainer 0's machine.
+        host: address at which other machines reach this one. If None, the address of the network
+            interface $KHOP_INTERFACE, or of the route to trainer 0's machine without it.
         insecure: send data between machines unencrypted, and accept any connection. For closed
             networks only: CURVE costs a multiple of the time on the wire.
         timeout: seconds to wait for other trainers.
@@ -78,16 +78,16 @@ def init_worker_group(
             86,400. If None, $KHOP_LEASE, or 30 without it. Most failures are noticed sooner, by
             closed connections.
         cluster_environment: the launcher that gives rank and world size, if torch.distributed and
-            the arguments do not: 'torchrun', 'mpi', 'slurm', or your own, see `ClusterEnvironment`.
-            If None, the one that the environment variable KHOP_CLUSTER_ENVIRONMENT names, else the
-            first that has started this process.
+            the arguments do not: 'torchrun', 'mpi', 'slurm', 'pytorchjob', 'indexed-job', or your
+            own, see `ClusterEnvironment`. If None, the one that the environment variable
+            KHOP_CLUSTER_ENVIRONMENT names, else the first that has started this process.
 
     Returns:
         The context, which `get_context` returns from now on.
 
     Raises:
-        ValueError: a world size and rank contradict each other or torch.distributed, a lease is out
-            of range, or no cluster environment has this name.
+        ValueError: a world size and rank contradict each other or torch.distributed, or a lease is
+            out of range. Or no cluster environment or network interface has this name.
         PluginError: the cluster environment cannot be imported.
         RendezvousError: the job's store is unreachable, or trainers did not come in time. Or a
             launcher's variables contradict each other, or lack the rank of one of several trainers.

@@ -18,11 +18,13 @@ from khop.channel.control import Message
 from khop.cores import background_threads
 from khop.distributed.job.context import WorkerContext
 from khop.distributed.processes.child import ChildProcess
+from khop.distributed.processes.hosts import outside_address
 from khop.distributed.processes.socket_files import remove_socket, socket_folder
 from khop.distributed.rpc.endpoint import Endpoint, KeyPair
 from khop.distributed.rpc.protocol import wait_until_ready
 from khop.distributed.rpc.transport import transport_of
 from khop.errors import RendezvousError
+from khop.loopback import is_loopback
 
 Announcement: TypeAlias = "Mapping[str, str | None]"
 """Addresses of a server ('ipc', 'tcp', 'own') and its public key ('key')."""
@@ -55,7 +57,10 @@ class PartitionServerProcess:
         far: bool,
         credentials: KeyPair | None,
     ) -> None:
-        if far and context.address.startswith("127."):
+        address = context.address
+        if far and is_loopback(address):  # trainer 0 may be known as localhost on its own machine
+            address = outside_address() or address
+        if far and is_loopback(address):
             raise RendezvousError(
                 f"trainers of other machines need {content} from this one, whose address came out "
                 f"as {context.address}: pass host= to init_worker_group"
@@ -71,7 +76,7 @@ class PartitionServerProcess:
         self._config: dict[str, Any] = {
             **config,
             "ipc_path": self._socket,
-            "tcp_host": context.address if far else None,
+            "tcp_host": address if far else None,
             "tcp_port": None,
             "curve": curve,
             "num_threads": background_threads(1, 4),

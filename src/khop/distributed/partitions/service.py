@@ -24,6 +24,8 @@ from khop.distributed.partitions.server_process import (
 )
 from khop.distributed.processes.hosts import maps_same_host
 from khop.distributed.rpc.endpoint import Endpoint, KeyPair
+from khop.distributed.rpc.key_files import read_job_pair
+from khop.distributed.rpc.keys import JOB_KEY_VARIABLE
 from khop.distributed.rpc.partition_client import PartitionClient
 from khop.errors import RendezvousError
 from khop.storage.folder import PartitionFolder
@@ -232,10 +234,21 @@ class PartitionService:
                 "this libzmq has no CURVE: install pyzmq's own wheel, or pass insecure=True to "
                 "init_worker_group on a closed network"
             )
+        own = read_job_pair()
         if self._context.rank == 0:
-            self._context.members.publish(f"{self._name}/key", asdict(KeyPair.new()))
+            # Only the public key of a launcher's pair goes through the store, which is in clear.
+            pair = KeyPair.new() if own is None else KeyPair(own.public, "")
+            self._context.members.publish(f"{self._name}/key", asdict(pair))
         gathered = self._context.members.wait_for(f"{self._name}/key", [0], "make the job's key")
-        return KeyPair(**gathered[0])
+        shared = KeyPair(**gathered[0])
+        if own is not None and shared.public == own.public:
+            return own
+        if own is not None or not shared.secret:
+            raise RendezvousError(
+                f"trainer 0 and this one have different keys ({JOB_KEY_VARIABLE}): start all by "
+                "one khop run, or unset it for all"
+            )
+        return shared
 
     def _start_server(self, part: int, near: bool, far: bool) -> Announcement:
         requests = self._requests if self.primary(part) == self._context.rank else []

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 from khop.distributed.rpc.endpoint import KeyPair
 from khop.distributed.rpc.keys import (
+    JOB_KEY_VARIABLE,
     KEY_FILE_VARIABLE,
     MAX_CLIENTS,
     NAME,
@@ -34,6 +35,11 @@ _MAX_BYTES = 1 << 20
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 _Keys = TypeVar("_Keys", ServerKeys, ClientKeys)
+
+
+def file_content(keys: ServerKeys | ClientKeys) -> dict[str, Any]:
+    """Return the JSON object of a key file. It has secrets."""
+    return {"format": _FORMAT, "version": _VERSION, **keys.to_json()}
 
 
 def write_keys(folder: str | Path, num_clients: int | None = None) -> list[Path]:
@@ -65,8 +71,8 @@ def write_keys(folder: str | Path, num_clients: int | None = None) -> list[Path]
             f"'{error.filename}' is no folder, or a link to one: name a folder for the keys of the "
             "job, which is made if it does not exist"
         ) from None
-    files = {"server.key": keys.for_servers().to_json()}
-    files |= {f"{name}.key": keys.for_client(name).to_json() for name in names}
+    files = {"server.key": file_content(keys.for_servers())}
+    files |= {f"{name}.key": file_content(keys.for_client(name)) for name in names}
     with _private_folder(folder) as at:
         _write_all(at, folder, files)
     return [folder / name for name in files]
@@ -93,7 +99,7 @@ def add_client(folder: str | Path, name: str) -> Path:
         keys = _read_file(folder / "server.key", "server", ServerKeys, at)
         if name in keys.clients:
             raise FileExistsError(f"'{folder / 'server.key'}' has a client '{name}' already")
-        client = ClientKeys(pair, keys.server_key).to_json()
+        client = file_content(ClientKeys(pair, keys.server_key))
         _write_all(at, folder, {f"{name}.key": client})
         _replace_server_key(at, folder, {**keys.clients, name: pair.public}, keys)
     return folder / f"{name}.key"
@@ -153,7 +159,7 @@ def _write_all(at: int, folder: Path, files: Mapping[str, Mapping[str, Any]]) ->
             written.append(name)
             with os.fdopen(descriptor, "w") as file:
                 os.fchmod(descriptor, 0o600)  # whatever the umask
-                json.dump({"format": _FORMAT, "version": _VERSION, **content}, file, indent=1)
+                json.dump(content, file, indent=1)
                 file.write("\n")
                 file.flush()
                 os.fsync(descriptor)
@@ -167,7 +173,7 @@ def _replace_server_key(
     at: int, folder: Path, clients: Mapping[str, str], keys: ServerKeys
 ) -> None:
     name = f".server.key-{os.getpid()}"
-    _write_all(at, folder, {name: ServerKeys(keys.server, clients).to_json()})
+    _write_all(at, folder, {name: file_content(ServerKeys(keys.server, clients))})
     os.rename(name, "server.key", src_dir_fd=at, dst_dir_fd=at)
 
 
@@ -195,6 +201,16 @@ def read_client_keys(path: str | Path | None = None) -> ClientKeys | None:
     Returns None if neither names a file. SecurityError if it is missing, damaged or not private.
     """
     return _read(path, "client", ClientKeys)
+
+
+def read_job_pair() -> KeyPair | None:
+    """Read the trainers' key pair from $KHOP_JOB_KEY_FILE, which `khop run` sets. None without it.
+
+    Raises:
+        SecurityError: the file is missing, damaged or not private.
+    """
+    named = os.environ.get(JOB_KEY_VARIABLE)
+    return _read_file(Path(named), "client", ClientKeys).client if named else None
 
 
 def _check_private(status: os.stat_result, path: Path, remedy: str) -> None:

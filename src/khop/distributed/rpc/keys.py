@@ -35,6 +35,9 @@ from khop.loopback import is_loopback
 KEY_FILE_VARIABLE = "KHOP_KEY_FILE"
 """Environment variable with the path of the key file, used if no path is passed."""
 
+JOB_KEY_VARIABLE = "KHOP_JOB_KEY_FILE"
+"""Environment variable with the path of the trainers' key file, which `khop run` sets."""
+
 MAX_CLIENTS = 4096
 """Maximum number of clients in a `server.key`."""
 

@@ -1,0 +1,130 @@
+"""Checks of a host before a job starts, in the stage. Standard library and khop, no torch."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import os
+import platform
+import random
+import select
+import socket
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+_REACH_SECONDS = 5.0
+_PORTS = 10_000, 30_000
+
+
+def check(request: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the report of this host, and set the environment and the working folder."""
+    os.environ.update(request["environment"])
+    sys.path[:0] = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
+    problems = []
+    try:
+        os.chdir(request["folder"])
+    except OSError as error:
+        problems.append(f"no working folder '{request['folder']}': {error.strerror}")
+    address = None
+    try:
+        from khop.distributed.processes.hosts import interface_address, outside_address
+
+        if request["interface"] is not None:
+            address = interface_address(request["interface"])
+        else:  # the address by which ssh came is one that others reach
+            address = (os.environ.get("SSH_CONNECTION", "").split() + [""] * 3)[2]
+            if not address or address.startswith("127.") or address == "::1":
+                address = outside_address()
+    except ImportError as error:
+        problems.append(f"{sys.executable} cannot import khop: {error}")
+    except ValueError as error:
+        problems.append(str(error))
+    return {
+        "name": socket.gethostname(),
+        "interpreter": sys.executable,
+        "versions": {"python": platform.python_version(), **_versions()},
+        "files": {path: _digest(path) for path in request["files"]},
+        "address": address,
+        "problems": problems,
+    }
+
+
+def _versions() -> dict[str, str]:
+    from importlib import metadata
+
+    versions = {}
+    for package in ("khop", "torch", "torch_geometric"):
+        try:
+            versions[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            versions[package] = "missing"
+    with contextlib.suppress(ImportError):  # from a source tree, which has no metadata
+        from khop import __version__
+
+        versions["khop"] = __version__
+    return versions
+
+
+def _digest(path: str) -> str:
+    digest = hashlib.sha256()
+    try:
+        with Path(path).open("rb") as file:
+            while chunk := file.read(1 << 20):
+                digest.update(chunk)
+    except OSError as error:
+        return f"error: {error.strerror}"
+    return digest.hexdigest()
+
+
+def listen() -> socket.socket:
+    """Return a socket that others try to connect to. A trainer or server gets its port later.
+
+    Outgoing connections have higher ports, and cannot take it in the meantime.
+    """
+    while True:
+        listener = socket.socket()
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind(("", random.randrange(*_PORTS)))
+            listener.listen(1024)
+        except OSError as error:
+            listener.close()
+            if error.errno != errno.EADDRINUSE:
+                raise
+        else:
+            return listener
+
+
+def reach(targets: Sequence[tuple[str, int]]) -> dict[int, str]:
+    """Connect to all (address, port). Return {index: reason} of connections that fail."""
+    failed: dict[int, str] = {}
+    waiting: dict[int, tuple[int, socket.socket]] = {}
+    poller = select.poll()
+    for index, (address, port) in enumerate(targets):
+        try:
+            family, _, _, _, target = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
+            connection = socket.socket(family, socket.SOCK_STREAM)
+            connection.setblocking(False)
+            with contextlib.suppress(BlockingIOError):
+                connection.connect(target)
+        except OSError as error:
+            failed[index] = str(error)
+            continue
+        waiting[connection.fileno()] = index, connection
+        poller.register(connection, select.POLLOUT)
+    end = time.monotonic() + _REACH_SECONDS
+    while waiting and time.monotonic() < end:
+        for descriptor, _ in poller.poll(100):
+            index, connection = waiting.pop(descriptor)
+            poller.unregister(descriptor)
+            if code := connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+                failed[index] = os.strerror(code)
+            connection.close()
+    for index, connection in waiting.values():
+        failed[index] = f"no answer in {_REACH_SECONDS:.0f} s"
+        connection.close()
+    return failed

@@ -1,0 +1,54 @@
+"""Output of a job: origin and control characters, files that are rotated, and slow readers."""
+
+import time
+
+import pytest
+
+from khop.launcher import output as module
+from khop.launcher.output import Output
+from support import launching
+
+
+def test_lines(capsys):
+    """Colours pass, and nothing else that controls a terminal."""
+    output = Output(None)
+    output.write("a/0", "\x1b[31mred\x1b[0m\tx\x1b]0;title\x07\r")
+    output.write("b/1", "plain")
+    output.close(None)
+    shown = capsys.readouterr().out
+    assert shown == "a/0: \x1b[31mred\x1b[0m\tx\\x1b]0;title\\x07\\r\nb/1: plain\n"
+    assert output.last_lines("b/1") == ["plain"] and output.last_lines("c/2") == []
+
+
+def test_files_are_rotated(tmp_path, monkeypatch, capsys):
+    """A file is at most as long as the limit and a line; one earlier file is kept."""
+    monkeypatch.setattr(module, "_MAX_LOG_BYTES", 1000)
+    output = Output(tmp_path / "logs")
+    lines = [f"line {i:03}" for i in range(300)]
+    for line in lines:
+        output.write("a/0", line)
+    output.close(None)
+    earlier, last = ((tmp_path / "logs" / f"a-0.log{end}").read_text() for end in (".1", ""))
+    assert 0 < len(last) <= 1009 and 1000 < len(earlier) <= 1009
+    kept = (earlier + last).split("\n")[:-1]
+    assert kept == lines[-len(kept) :]
+    assert capsys.readouterr().out.count("a/0: ") == 300
+
+
+@pytest.mark.process
+def test_reader_that_waits(tmp_path):
+    """For longer than the lease: the job waits, as for any pipe, and nothing is lost."""
+    (tmp_path / "t.py").write_text(
+        "for i in range(200_000): print(f'{i:07}', 'x' * 60)\nprint('end', flush=True)\n"
+    )
+    words = ("--rsh", launching.RSH, "--hosts", "a", "--lease", 5, "--", "t.py")
+    job = launching.start(*words, folder=tmp_path)
+    job.stdout.readline()
+    time.sleep(8)
+    assert job.poll() is None
+    lines = job.stdout.read().splitlines()
+    assert job.wait() == 0, job.stderr.read()
+    assert len(lines) == 200_000 and lines[-1] == "a/0: end"
+    assert [int(line.split()[1]) for line in lines[:-1]] == list(range(1, 200_000))
+    job.stdout.close()
+    job.stderr.close()

@@ -1,0 +1,180 @@
+"""Kill matrix of `khop run` over ssh: what is left 5 s later, the exit status and the cause."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+from support import launching, processes
+from support.cluster import jobs, launched
+from support.cluster_check.hosts import SshHosts
+
+SIGNALS = ("TERM", "KILL", "HUP")
+ENDED_WITHIN = 5.0
+LIGHT = """
+import subprocess, sys, time
+subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"], start_new_session=True)
+print("begun", flush=True)
+time.sleep(1000)
+"""
+
+
+class Job:
+    """A job of `khop run` on both hosts.
+
+    Args:
+        hosts: the hosts.
+        folder: working folder.
+        words: options and command.
+    """
+
+    def __init__(self, hosts: SshHosts, folder: Path, *words: object) -> None:
+        options = ["--rsh", hosts.rsh, "--env", "PYTHONPATH", "--env", "KHOP_SAME_HOST_READS=0"]
+        self.process = subprocess.Popen(
+            [*hosts.inside, *launching.command(*options, "--env", "OMP_NUM_THREADS=1", *words)],
+            cwd=folder,
+            env=processes.environment(),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self._hosts = hosts
+        self.pids: set[int] = set()
+
+    def wait_for(self, text: str, count: int) -> None:
+        """Wait until `count` lines of output have `text`, and note all processes of the job."""
+        while count:
+            line = self.process.stdout.readline()
+            if not line:
+                raise RuntimeError(self.process.stderr.read())
+            count -= text in line
+        self.note()
+
+    def note(self) -> None:
+        """Note all processes of the job that run now."""
+        below = launching.descendants(self.process.pid)
+        self.pids |= {self.process.pid, *below, *self._hosts.processes()}
+
+    def stages(self) -> dict[int, int]:
+        """Return {pid: parent} of the stages and their guards."""
+        return {p: parent for p, parent in launching.stages().items() if p in self.pids}
+
+    def programs(self, text: str) -> list[int]:
+        """Return the job's processes on the hosts whose command line has `text`."""
+        lines, running = launching.table(), self._hosts.processes()
+        return sorted(p for p in running if p in lines and text.encode() in lines[p][2])
+
+    def ended(self, since: float) -> dict[str, object]:
+        """Wait for the end. Return seconds, the number of processes left, status and cause."""
+        left = launching.left_of(self.pids, since + ENDED_WITHIN - time.monotonic())
+        seconds = time.monotonic() - since
+        for pid in left:
+            os.kill(pid, signal.SIGKILL)
+        _, error = self.process.communicate(timeout=60)
+        lines = [line for line in error.splitlines() if line.startswith("khop run: ")]
+        causes = [line.removeprefix("khop run: ") for line in lines if " trainers" not in line]
+        status, cause = self.process.returncode, causes[0] if causes else ""
+        return {"seconds": round(seconds, 1), "left": len(left), "status": status, "cause": cause}
+
+
+def target(job: Job, role: str) -> int:
+    """Return the process id of a role in a job of light trainers."""
+    if role == "launcher":
+        return job.process.pid
+    if role == "ssh":
+        below = launching.descendants(job.process.pid)
+        return max(pid for pid, (_, line) in below.items() if line.startswith(b"ssh\0"))
+    stages = job.stages()
+    guards = [pid for pid, parent in stages.items() if parent in stages]
+    if role == "guard":
+        return guards[0]
+    if role == "stage":
+        return next(pid for pid in stages if pid not in guards)
+    return job.programs("light.py")[-1]
+
+
+def kill_light(hosts: SshHosts, folder: Path) -> dict[str, dict[str, object]]:
+    """Kill each process of jobs whose trainers need no start-up, and cut the network."""
+    (folder / "light.py").write_text(LIGHT)
+    results = {}
+    cases = [(role, name) for role in ("launcher", "ssh", "stage", "trainer") for name in SIGNALS]
+    for role, name in (*cases, ("guard", "KILL"), ("network", "cut")):
+        words = ("--lease", 5, "--hosts", ",".join(f"{host}:2" for host in hosts.names))
+        job = Job(hosts, folder, *words, "--", "light.py")
+        job.wait_for("begun", 4)
+        since = time.monotonic()
+        if role == "network":
+            hosts.network.set_link(1, False)
+            since += 5.0  # the lease
+        else:
+            os.kill(target(job, role), getattr(signal, f"SIG{name}"))
+        results[f"{role} {name}"] = job.ended(since)
+        hosts.network.set_link(1, True)
+    return results
+
+
+def kill_real(hosts: SshHosts, folder: Path) -> dict[str, dict[str, object]]:
+    """Kill samplers and partition servers, which are restarted, and then a trainer."""
+    parts, stop = launching.partitioned(folder), folder / "stop"
+    command = ("python", "-m", launched.__name__, parts, stop)
+    lists = ",".join(f"{host}:2" for host in hosts.names)
+    job = Job(hosts, folder, "--parts", parts, "--hosts", lists, "--", *command)
+    job.wait_for("digest", 4)
+    results: dict[str, dict[str, object]] = {}
+    for role, program in (("sampler", "sampling.worker"), ("partition server", "partition_server")):
+        for name in SIGNALS:
+            before = job.programs(program)
+            os.kill(before[-1], getattr(signal, f"SIG{name}"))
+            end = time.monotonic() + 60
+            while len(set(job.programs(program)) - {before[-1]}) < len(before):
+                if time.monotonic() > end or job.process.poll() is not None:
+                    raise RuntimeError(f"{role} {name}: {job.process.stderr.read()}")
+                time.sleep(0.1)
+            time.sleep(1.0)
+            state = "runs" if job.process.poll() is None else "ended"
+            results[f"{role} {name}"] = {"job": state, "restarted": True}
+    job.note()
+    trainer = next(p for p in job.programs(launched.__name__) if p not in job.stages())
+    since = time.monotonic()
+    os.kill(trainer, signal.SIGKILL)
+    results["trainer KILL, with samplers and servers"] = job.ended(since)
+    results["graph server KILL"] = _kill_server(hosts, folder, parts, command)
+    return results
+
+
+def _kill_server(
+    hosts: SshHosts, folder: Path, parts: Path, command: tuple[object, ...]
+) -> dict[str, object]:
+    servers, clients = hosts.names
+    words = ("--parts", parts, "--servers", servers, "--clients", f"{clients}:2", "--", *command)
+    job = Job(hosts, folder, *words)
+    job.wait_for("digest", 2)
+    (server,) = job.programs("khop\0serve")
+    since = time.monotonic()
+    os.kill(server, signal.SIGKILL)
+    return job.ended(since)
+
+
+def batches(hosts: SshHosts, folder: Path) -> dict[str, object]:
+    """Compare digests of an epoch of four trainers on two hosts with loaders in memory."""
+    import torch
+
+    from khop.loader import NeighborLoader
+
+    parts, stop = launching.partitioned(folder), folder / "done"
+    stop.touch()
+    lists = ",".join(f"{host}:2" for host in hosts.names)
+    command = ("python", "-m", launched.__name__, parts, stop)
+    job = Job(hosts, folder, "--hosts", lists, "--", *command)
+    out, error = job.process.communicate(timeout=300)
+    lines = sorted(re.findall(r"/(\d): digest (\d+) key (.*)", out))
+    graph, seeds = jobs.make_graph(), torch.arange(500)
+    loaders = [NeighborLoader(graph, [4, 4], seeds, stream=r, **launched.COMMON) for r in range(4)]
+    same = [digest for _, digest, _ in lines] == [str(launched.digest(one)) for one in loaders]
+    keys = lines[0][2] if lines else error
+    return {"status": job.process.returncode, "equal": same, "keys": keys}
