@@ -13,12 +13,14 @@ from khop.distributed import (
     DistDataset,
     DistNeighborLoader,
     GraphStore,
+    request_server,
     shutdown_worker_group,
 )
-from khop.distributed.partitions.service import PartitionService
+from khop.distributed.remote.client.store_access import ServedAccess
 from khop.distributed.rpc.frame_handler import finish
 from khop.distributed.tensors import shard as shard_module
 from khop.distributed.tensors.shard import Shard
+from khop.distributed.tensors.store_access import TrainerAccess
 from khop.distributed.tensors.tensor_requests import (
     CreateTensor,
     DeleteTensor,
@@ -34,7 +36,7 @@ from khop.distributed.tensors.tensor_requests import (
 from khop.errors import FolderError, ProtocolError, RendezvousError
 from khop.partition import PartitionFolder, RandomPartitioner
 from khop.storage.part import Part
-from support.cluster import jobs, store_jobs, twins
+from support.cluster import jobs, servers, store_jobs, twins
 
 
 @pytest.fixture(scope="module")
@@ -47,12 +49,35 @@ def roots(tmp_path_factory):
     return lambda num_parts: root / str(num_parts)
 
 
-@pytest.fixture(params=[(1, "shared"), (3, "shared"), (3, "requested")], ids=str)
-def store(request, roots, monkeypatch):
-    """A store of one trainer, which serves all parts, and maps its servers' memory or may not."""
+@pytest.fixture(scope="module")
+def graph_servers(roots):
+    """Two graph servers of three parts, for any number of clients."""
+    with servers.cluster(roots(3), [[1], [0, 2]], lease=5.0) as cluster:
+        yield cluster
+
+
+WAYS = [(1, "shared"), (3, "shared"), (3, "requested"), (3, "served"), (3, "served, requested")]
+
+
+@pytest.fixture(params=WAYS, ids=str)
+def store(request, roots, monkeypatch, graph_servers):
+    """A store of one trainer, whose own servers or graph servers have all parts.
+
+    It maps its servers' memory, or may not.
+    """
     num_parts, way = request.param
-    if way == "requested":  # as over several hosts
-        monkeypatch.setattr(PartitionService, "is_near", lambda *_: False)
+    if "requested" in way:  # as over several hosts
+        for access in (TrainerAccess, ServedAccess):
+            monkeypatch.setattr(access, "is_near", lambda *_: False)
+    if "served" in way:
+        with (
+            graph_servers.client(),
+            GraphStore(None, timeout=30, clients=[0]) as store,
+        ):
+            yield store
+            store.close()
+            assert [request_server(rank, "statistics")["stores"] for rank in (0, 1)] == [[], []]
+        return
     dataset = DistDataset().load(roots(num_parts), 0, also_serve=range(1, num_parts))
     with GraphStore(dataset, timeout=30) as store:
         yield store
@@ -147,7 +172,8 @@ def test_tensors_are_listed_and_deleted(store):
 def test_batches_get_rows_with_their_version(store):
     rows = store.create_node_tensor("h", init=torch.arange(500.0))
     edges = store.create_edge_tensor("w", init=torch.arange(3000.0))
-    dataset = store._client._dataset
+    graph = store._client.access.graph
+    dataset = graph if isinstance(graph, DistDataset) else None
     loader = DistNeighborLoader(
         dataset, [3, 2], torch.arange(64), batch_size=32, transform=store.transform(["h", "w"])
     )
@@ -185,7 +211,7 @@ def test_bad_arguments_are_refused_before_anything_is_sent(store, call, error, t
 
 
 def test_a_tensor_that_does_not_fit_in_memory(store):
-    with pytest.raises(MemoryError, match="MiB for tensor 'huge'"):
+    with pytest.raises((MemoryError, ProtocolError), match="MiB"):
         store.create_node_tensor("huge", shape=(2**31,))
     with pytest.raises(RendezvousError, match="cannot be used any more"):
         store.step()

@@ -12,7 +12,7 @@ import torch
 
 import khop.nn
 import khop.optim
-from khop.distributed import GraphStore, init_worker_group
+from khop.distributed import GraphStore, init_client
 from khop.errors import KhopError
 from support.cluster import jobs
 
@@ -45,18 +45,24 @@ def expected(world_size):
 
 
 def _store(arguments):
-    context, dataset, _ = jobs._load(arguments)
-    return context, GraphStore(dataset, timeout=30)
+    """Return a trainer's rank in the store and the store, over its own or over graph servers."""
+    if "port" not in arguments:
+        context, dataset, _ = jobs._load(arguments)
+        return context.rank, GraphStore(dataset, timeout=30)
+    rank = int(os.environ["RANK"])
+    init_client(arguments["num_servers"], 0, rank, "127.0.0.1", arguments["port"])
+    ((job, clients),) = [item for item in arguments["jobs"].items() if rank in item[1]]
+    return clients.index(rank), GraphStore(None, timeout=30, job=job, clients=clients)
 
 
 def job_push(arguments):
     """A step of concurrent pushes. Returns the digest of all rows, and an integer sum."""
-    context, store = _store(arguments)
+    rank, store = _store(arguments)
     rows = store.create_node_tensor("rows", shape=(3,))
     counts = store.create_edge_tensor("counts", dtype=torch.int64)
-    for ids, values, reduce in pushes_of(context.rank):
+    for ids, values, reduce in pushes_of(rank):
         rows.push(torch.from_numpy(ids), torch.from_numpy(values), reduce)
-        counts.push(ids, np.full(len(ids), context.rank + 1), "add")
+        counts.push(ids, np.full(len(ids), rank + 1), "add")
     before = rows.pull().abs().sum().item()
     version = store.step()
     values = rows.pull()
@@ -68,19 +74,22 @@ def job_push(arguments):
 
 def job_lose(arguments):
     """Trainer 0 loses the server of its partition, or trainer 1 is killed in a step."""
-    context, store = _store(arguments)
+    rank, store = _store(arguments)
     rows = store.create_node_tensor("rows")
     store.step()
     if arguments["how"] == "server":
         push = rows.push(None, torch.ones(NUM_ROWS), "add")
-        if context.rank == 0:
-            supervisor = store._client._service.endpoint_registry.supervisor
+        if "servers" in arguments:
+            if rank == 0:
+                os.kill(arguments["servers"][arguments["victim"]], signal.SIGKILL)
+        elif rank == 0:
+            supervisor = store._client.access.service.endpoint_registry.supervisor
             os.kill(supervisor.servers[0].process.pid, signal.SIGKILL)
-    elif context.rank == 1:
+    elif rank == 1:
         os.kill(os.getpid(), signal.SIGKILL)
     began = time.monotonic()
     try:
-        if arguments["how"] == "server" and context.rank == 0:
+        if arguments["how"] == "server" and rank == 0:
             push.wait()
             rows.pull()
         store.step()
@@ -91,10 +100,9 @@ def job_lose(arguments):
 
 def job_differ(arguments):
     """Trainers make different calls."""
-    context, store = _store(arguments)
-    init_worker_group()
+    rank, store = _store(arguments)
     try:
-        store.create_node_tensor("rows", shape=(1 + context.rank,))
+        store.create_node_tensor("rows", shape=(1 + rank,))
     except KhopError as error:
         return {"error": str(error)}
     return {"error": None}
@@ -121,13 +129,13 @@ OPTIMISERS = {
 
 def job_embed(arguments):
     """Steps of each optimiser. Returns the digest of each embedding, and the first's values."""
-    context, store = _store(arguments)
+    rank, store = _store(arguments)
     result = {}
     for name, options in OPTIMISERS.items():
         embedding = khop.nn.DistEmbedding(NUM_ROWS, 4, store, name)
         optimiser = getattr(khop.optim, name)([embedding], **options)
         for step in range(4):
-            ids, factors = batch_of(context.rank, step)
+            ids, factors = batch_of(rank, step)
             optimiser.zero_grad()
             loss_of(embedding(ids[:30]), factors[:30]).backward()
             loss_of(embedding(ids[30:]), factors[30:]).backward()

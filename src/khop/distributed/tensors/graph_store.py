@@ -21,16 +21,18 @@ from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 
 from khop.data.arrays import STORAGE, to_array
-from khop.distributed.dataset import DistDataset, check_dataset
+from khop.distributed.dataset import DistDataset
 from khop.distributed.tensors import checkpoint
 from khop.distributed.tensors.graph_tensor import GraphTensor
 from khop.distributed.tensors.propagation import Hops, actions
+from khop.distributed.tensors.store_access import access_of
 from khop.distributed.tensors.store_client import StoreClient
 from khop.distributed.tensors.tensor_requests import (
     CreateTensor,
     DeleteTensor,
     EndStep,
     RowUpdate,
+    SetVersion,
     TensorSpec,
     stored_numbers,
 )
@@ -48,12 +50,18 @@ class GraphStore:
     partition runs a server process that has the partition's rows. If that process ends, its rows
     are lost, and all trainers get an exception: restore a checkpoint then.
 
+    For clients of graph servers, the servers have the rows. Each job of clients has tensors of its
+    own, which end when its clients have left.
+
     Args:
-        dataset: the dataset of this trainer.
+        dataset: the dataset of this trainer. None for a client of graph servers.
         timeout: seconds that a request may take.
+        job: name of the job, for clients. If None, the name of the clients' group.
+        clients: ranks of the clients of the job. If None, all clients.
 
     Raises:
-        TypeError: something else than a `DistDataset`, such as a client's graph servers.
+        TypeError: something else than a `DistDataset`.
+        ValueError: a client's arguments that do not fit.
         RendezvousError: trainers have different folders, or no trainer has some partition.
 
     Example:
@@ -64,12 +72,19 @@ class GraphStore:
         (1, [[1.0, 1.0], [0.0, 0.0], [2.0, 2.0]])
     """
 
-    def __init__(self, dataset: DistDataset, timeout: float = 180.0) -> None:
-        self._client = StoreClient(check_dataset(dataset, "dataset"), timeout)
-        self._meta = dataset.meta
+    def __init__(
+        self,
+        dataset: DistDataset | None,
+        timeout: float = 180.0,
+        *,
+        job: str | None = None,
+        clients: Sequence[int] | None = None,
+    ) -> None:
+        self._client = StoreClient(access_of(dataset, job, clients), timeout)
+        self._meta = self._client.meta
         self._tensors: dict[str, GraphTensor] = {}
         self._first_version = 0
-        dataset.context.close_before_leaving(self)
+        self._client.access.graph.context.close_before_leaving(self)
 
     def __repr__(self) -> str:
         """Return the tensors and the number of completed steps."""
@@ -368,6 +383,11 @@ class GraphStore:
         self._client.settle()
         self._client.together(
             "load", None, partial(checkpoint.load, self._client, tensors, saved, folder)
+        )
+        self._client.together(
+            "version",
+            saved.version,
+            partial(self._client.write_to_own_parts, SetVersion(saved.version)),
         )
         self._first_version = saved.version - self._client.num_steps
 

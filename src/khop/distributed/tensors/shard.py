@@ -8,37 +8,41 @@ on the order of arrival, nor on the number of parts.
 
 from __future__ import annotations
 
+import json
 import math
 import os
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from io import FileIO
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from khop import _native
+from khop import _native, codec
 from khop.channel.arena import create_memory
 from khop.channel.pool import BufferPool
-from khop.distributed.rpc.frame_handler import RequestType, Steps
+from khop.distributed.rpc.frame_handler import Answer, RequestType, Steps
 from khop.distributed.rpc.limits import DEFAULT, check_reply_bytes
 from khop.distributed.rpc.protocol import check_empty, check_index, ids_of
+from khop.distributed.tensors.accounts import Account
 from khop.distributed.tensors.tensor_requests import (
     GRADIENT,
     HELD_BYTES,
     CreateTensor,
     DeleteTensor,
+    DescribeStore,
     EndStep,
     PullRows,
     PushRows,
     ReadStep,
     RowUpdate,
+    SetVersion,
     ShareTensor,
     TensorSpec,
     normal_rows,
     rows_in,
 )
-from khop.errors import ProtocolError
+from khop.errors import ProtocolError, StateLostError
 from khop.storage.part import Part
 from khop.typing import Array, Int64Array
 
@@ -66,72 +70,95 @@ class _Held(NamedTuple):
 
 
 class Shard:
-    """The rows of one part of all tensors."""
+    """The rows of one part of all tensors of a store.
 
-    def __init__(self, part: Part) -> None:
+    Args:
+        part: the part.
+        account: counts the bytes of rows and of pushes. If None, rows are bounded by the machine's
+            memory.
+    """
+
+    def __init__(self, part: Part, account: Account | None = None) -> None:
         self._part = part
+        self._account = account or Account(None, "the server")
         self._specs: dict[str, TensorSpec] = {}
         self._values: dict[str, Array] = {}
         self._memory: dict[str, FileIO] = {}
-        self._step = 0
+        self._step = self._version = 0
+        self._is_in_step = self._is_damaged = False
         self._held: list[_Held] = []
         self._held_bytes = 0
         self._pool = BufferPool(_MAX_IDLE)
 
+    @property
+    def num_tensors(self) -> int:
+        return len(self._specs)
+
+    @property
+    def version(self) -> int:
+        return self._version
+
     def types(self) -> list[RequestType]:
         """Return the table of the requests to the shard."""
-        return [
-            RequestType(CreateTensor, "write", self.create, carries=0),
-            RequestType(DeleteTensor, "write", self.delete, carries=0),
-            RequestType(PushRows, "write", self.push, carries=_PUSH_BYTES, arrays=2),
-            RequestType(EndStep, "write", self.end_step, carries=0),
-            RequestType(ReadStep, "read_state", self.read_step, carries=0),
-            RequestType(ShareTensor, "read_state", self.share, carries=0),
-            RequestType(PullRows, "read_state", self.pull, carries=_PUSH_BYTES, arrays=1),
-        ]
+        return tensor_types(lambda request: self)
 
     def create(self, request: CreateTensor, arrays: list[Array]) -> Steps:
         """Make a tensor's rows with their first values."""
         check_empty(arrays)
         name, spec = request.name, request.spec
-        if name in self._specs:
-            raise ProtocolError(f"there is a tensor '{name}' already")
-        if len(self._specs) >= _MAX_TENSORS:
-            raise ProtocolError(f"there are {_MAX_TENSORS} tensors already: delete some")
+        self._check_new(name)
         types = self._part.meta.types(spec.element)
         bounds = types[check_index(spec.type_index, len(types), "type")].bounds
         first, count = bounds[self._part.part], bounds[self._part.part + 1]
         count -= first
+        if spec.seed is not None and not spec.dtype.startswith(("float", "bfloat")):
+            raise ProtocolError(f"normal first values need floats (got '{spec.dtype}')")
         nbytes = count * spec.rows.nbytes
         if nbytes > (available := _available_memory()):
             raise MemoryError(
                 f"{nbytes >> 20} MiB for tensor '{name}' in partition {self._part.part}: the "
                 f"server's machine has {available >> 20} MiB"
             )
-        memory = os.fdopen(create_memory(nbytes, "khop-tensor"), "r+b", 0)
-        values = rows_in(memory.fileno(), count, spec.rows)
-        if spec.seed is not None:
-            if not spec.dtype.startswith(("float", "bfloat")):
-                raise ProtocolError(f"normal first values need floats (got '{spec.dtype}')")
-            name_of_ids = "id" if spec.element == "node" else "edge_id"
-            ids = self._part.feature(spec.element, spec.type_index, name_of_ids)
-            rows = max(_BYTES_AT_ONCE // max(8 * spec.rows.nbytes, 8), 1)
-            for begin in range(0, count, rows):
-                piece = slice(begin, begin + rows)
-                own = ids.gather(np.arange(begin, min(begin + rows, count)))
-                values[piece] = normal_rows(spec.seed, own, spec.rows)
-                yield None
+        self._account.take(nbytes, f"tensor '{name}' in partition {self._part.part}")
+        try:
+            memory = os.fdopen(create_memory(nbytes, "khop-tensor"), "r+b", 0)
+            values = rows_in(memory.fileno(), count, spec.rows)
+            if spec.seed is not None:
+                yield from self._fill(values, spec, spec.seed)
+            self._check_new(name)  # between slices, another request may have made it
+        except BaseException:
+            self._account.give(nbytes)
+            raise
         self._specs[name], self._values[name], self._memory[name] = spec, values, memory
         return []
+
+    def _check_new(self, name: str) -> None:
+        if name in self._specs:
+            raise ProtocolError(f"there is a tensor '{name}' already")
+        if len(self._specs) >= _MAX_TENSORS:
+            raise ProtocolError(f"there are {_MAX_TENSORS} tensors already: delete some")
+
+    def _fill(self, values: Array, spec: TensorSpec, seed: int) -> Generator[None, None, None]:
+        """Fill a new tensor's rows with normal values."""
+        name_of_ids = "id" if spec.element == "node" else "edge_id"
+        ids = self._part.feature(spec.element, spec.type_index, name_of_ids)
+        rows = max(_BYTES_AT_ONCE // max(8 * spec.rows.nbytes, 8), 1)
+        for begin in range(0, len(values), rows):
+            piece = slice(begin, begin + rows)
+            own = ids.gather(np.arange(begin, min(begin + rows, len(values))))
+            values[piece] = normal_rows(seed, own, spec.rows)
+            yield None
 
     def delete(self, request: DeleteTensor, arrays: list[Array]) -> list[Array]:
         """End a tensor, and drop its pushes."""
         check_empty(arrays)
-        self._tensor(request.name)
+        self._account.give(self._tensor(request.name).nbytes)
         del self._specs[request.name], self._values[request.name]
         self._memory.pop(request.name).close()
+        before = self._held_bytes
         self._held = [push for push in self._held if push.name != request.name]
         self._held_bytes = sum(push.nbytes for push in self._held)
+        self._account.give(before - self._held_bytes)
         return []
 
     def push(self, request: PushRows, arrays: list[Array]) -> list[Array]:
@@ -162,6 +189,7 @@ class Shard:
                 f"{self._part.part}: call step() more often, or push with relaxed=True"
             )
         # The arrays are views of the message, which does not change.
+        self._account.take(rows.nbytes + values.nbytes, "the pushes of this step")
         held = _Held(request.rank, request.position, request.name, rows, values, request.reduce)
         self._held.append(held)
         self._held_bytes += held.nbytes
@@ -180,22 +208,43 @@ class Shard:
         if len(updates) < len(request.updates) or not updates.keys() >= gradients.keys():
             raise ProtocolError("each tensor with gradients needs an optimiser, and one only")
         states = {name: self._states(update) for name, update in updates.items()}
-        held, self._held, self._held_bytes = self._held, [], 0
+        held, nbytes = self._held, self._held_bytes
+        self._held, self._held_bytes = [], 0
         held.sort(key=lambda push: (push.rank, push.position))
-        done = 0
-        for push in held:
-            if push.reduce == GRADIENT:
-                gradients[push.name].append(push)
-                continue
-            self._apply(push.name, push.rows, push.values, push.reduce)
-            done += push.nbytes
-            if done > _BYTES_AT_ONCE:
-                done = 0
-                yield None
-        for name, pushes in gradients.items():
-            yield from self._update(updates[name], states[name], pushes)
-        self._step += 1
+        self._is_in_step = True
+        try:
+            done = 0
+            for push in held:
+                if push.reduce == GRADIENT:
+                    gradients[push.name].append(push)
+                    continue
+                self._apply(push.name, push.rows, push.values, push.reduce)
+                done += push.nbytes
+                if done > _BYTES_AT_ONCE:
+                    done = 0
+                    yield None
+            for name, pushes in gradients.items():
+                yield from self._update(updates[name], states[name], pushes)
+        except BaseException:
+            self._is_damaged = True
+            raise
+        finally:
+            self._is_in_step = False
+            self._account.give(nbytes)
+        self._step, self._version = self._step + 1, self._version + 1
         return []
+
+    def set_version(self, request: SetVersion, arrays: list[Array]) -> list[Array]:
+        """Count versions from another number."""
+        check_empty(arrays)
+        self._version = request.version
+        return []
+
+    def describe(self, request: DescribeStore, arrays: list[Array]) -> list[Array]:
+        """Return the specifications of all tensors, as JSON text."""
+        check_empty(arrays)
+        text = json.dumps({name: codec.to_json(spec) for name, spec in self._specs.items()})
+        return [np.frombuffer(text.encode(), np.uint8)]
 
     def _states(self, update: RowUpdate) -> tuple[Array | None, Array | None]:
         """Return the state of an update: two arrays, None for each that its rule does not have."""
@@ -240,15 +289,26 @@ class Shard:
         self._tensor(request.name)
         return [np.array([os.getpid(), self._memory[request.name].fileno()])]
 
-    def pull(self, request: PullRows, arrays: list[Array]) -> list[Array]:
-        """Return rows as they are now."""
+    def pull(self, request: PullRows, arrays: list[Array]) -> list[Array] | Steps:
+        """Return rows as they are now, or as they were after a step."""
         table, rows = self._tensor(request.name), ids_of(arrays)
         self._check_rows(request.name, rows)
         nbytes = len(rows) * self._specs[request.name].rows.nbytes
         check_reply_bytes(nbytes, min(DEFAULT.reply_bytes, _PUSH_BYTES), f"{len(rows)} rows")
+        return self._completed(table, rows) if request.with_step else [self._gather(table, rows)]
+
+    def _completed(self, table: Array, rows: Int64Array) -> Steps:
+        """Return rows, completed steps and version when no step is being applied."""
+        while self._is_in_step:
+            yield None
+        if self._is_damaged:
+            raise StateLostError("a step of the store has failed half way: its rows are damaged")
+        return [self._gather(table, rows), np.array([self._step, self._version])]
+
+    def _gather(self, table: Array, rows: Int64Array) -> Array:
         out = self._pool.empty((len(rows), *table.shape[1:]), table.dtype)
         _native.gather(table, rows, out)
-        return [out]
+        return out
 
     def _tensor(self, name: str) -> Array:
         if name not in self._values:
@@ -263,6 +323,32 @@ class Shard:
     def _apply(self, name: str, rows: Int64Array, values: Array, reduce: str) -> None:
         table, dtype = self._values[name], self._specs[name].dtype
         _native.scatter(table, rows, values, reduce, dtype == "bfloat16")
+
+
+def tensor_types(
+    shard_of: Callable[[Any], Shard], most_bytes: int = _PUSH_BYTES
+) -> list[RequestType]:
+    """Return the table of the requests to tensors.
+
+    Args:
+        shard_of: returns the shard that a request is for. It may refuse the request by an error.
+        most_bytes: maximum bytes that a push or a pull carries.
+    """
+
+    def at_shard(answer: Callable[[Shard, Any, list[Array]], list[Array] | Steps]) -> Answer:
+        return lambda request, arrays: answer(shard_of(request), request, arrays)
+
+    return [
+        RequestType(CreateTensor, "write", at_shard(Shard.create), carries=0),
+        RequestType(DeleteTensor, "write", at_shard(Shard.delete), carries=0),
+        RequestType(PushRows, "write", at_shard(Shard.push), carries=most_bytes, arrays=2),
+        RequestType(EndStep, "write", at_shard(Shard.end_step), carries=0),
+        RequestType(SetVersion, "write", at_shard(Shard.set_version), carries=0),
+        RequestType(ReadStep, "read_state", at_shard(Shard.read_step), carries=0),
+        RequestType(DescribeStore, "read_state", at_shard(Shard.describe), carries=0),
+        RequestType(ShareTensor, "read_state", at_shard(Shard.share), carries=0),
+        RequestType(PullRows, "read_state", at_shard(Shard.pull), carries=most_bytes, arrays=1),
+    ]
 
 
 def request_types(part: Part) -> list[RequestType]:
