@@ -2,7 +2,9 @@
 
 import gc
 import hashlib
+import multiprocessing
 import os
+import pickle
 
 import numpy as np
 import pytest
@@ -208,6 +210,37 @@ def test_bad_arguments_are_refused_before_anything_is_sent(store, call, error, t
     with pytest.raises(error, match=text):
         call(store, tensor)
     assert store.step() == 1
+
+
+def test_readers_see_completed_steps_and_change_nothing(store):
+    """In this process and in another one, which gets a pickled reader."""
+    store.create_node_tensor("rows", shape=(2,), init=torch.arange(1000.0).view(500, 2))
+    edges = store.create_edge_tensor("edges", dtype=torch.int64, init=torch.arange(3000))
+    reader = store.reader()
+    assert reader.names == ["rows", "edges"] and "rows" in reader and "x" not in reader
+    rows = reader["rows"]
+    store["rows"].push(None, torch.ones(500, 2), "add")
+    edges.push([7], [0])
+    store._client.settle()
+    assert rows[3].tolist() == [6.0, 7.0] and reader.version == 0
+    store.step()
+    assert rows[[3, 0]].tolist() == [[7.0, 8.0], [1.0, 2.0]] and reader.version == 1
+    pulled = reader.pull(["edges", "edges"], [7, 8])
+    assert [values.tolist() for values in pulled] == [[0, 8], [0, 8]]
+    assert not hasattr(rows, "push") and rows.pull([]).shape == (0, 2)
+    with pytest.raises(IndexError, match="ids of 'rows'"):
+        rows.pull([500])
+    with pytest.raises(KeyError, match="no tensor 'x'"):
+        reader["x"]
+    with pickle.loads(pickle.dumps(reader)) as other:
+        assert torch.equal(other["rows"].pull(), store["rows"].pull()) and other.version == 1
+    fork = multiprocessing.get_context("fork")
+    values = fork.SimpleQueue()
+    child = fork.Process(target=store_jobs.read, args=(reader, "rows", values))
+    child.start()
+    assert values.get() == (store["rows"].pull().tolist(), 1)
+    child.join()
+    reader.close()
 
 
 def test_a_tensor_that_does_not_fit_in_memory(store):

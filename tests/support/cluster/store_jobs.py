@@ -72,6 +72,12 @@ def job_push(arguments):
     return {"digest": digest, "total": total, "before": before, "version": version}
 
 
+def read(reader, name, queue):
+    """Read a tensor in a forked process, and put its rows and their version into a queue."""
+    values = reader[name].pull()
+    queue.put((values.tolist(), reader.version))
+
+
 def job_lose(arguments):
     """Trainer 0 loses the server of its partition, or trainer 1 is killed in a step."""
     rank, store = _store(arguments)
@@ -79,9 +85,9 @@ def job_lose(arguments):
     store.step()
     if arguments["how"] == "server":
         push = rows.push(None, torch.ones(NUM_ROWS), "add")
-        if "servers" in arguments:
+        if "pids" in arguments:
             if rank == 0:
-                os.kill(arguments["servers"][arguments["victim"]], signal.SIGKILL)
+                os.kill(arguments["pids"][arguments["victim"]], signal.SIGKILL)
         elif rank == 0:
             supervisor = store._client.access.service.endpoint_registry.supervisor
             os.kill(supervisor.servers[0].process.pid, signal.SIGKILL)

@@ -170,8 +170,9 @@ class ServerClient(abc.ABC):
         future = self.submit(rank, request, arrays, timeout)
         while lost is not None and not wait([future], _TICK_MS / 1000).done:
             connection = self._connections.get(rank)
-            since = None if connection is None else connection.lost_since
-            if since is not None and time.monotonic() - since > lost and future.cancel():
+            if connection is None or (since := connection.lost_since) is None:
+                continue
+            if time.monotonic() - since > lost and future.cancel():
                 raise PartitionUnavailableError(f"{self.name_of(rank)} {connection.state()}")
         return future.result()
 

@@ -13,12 +13,11 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import partial
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch_geometric.data import Data, HeteroData
 
 from khop.data.arrays import STORAGE, to_array
 from khop.distributed.dataset import DistDataset
@@ -27,6 +26,7 @@ from khop.distributed.tensors.graph_tensor import GraphTensor
 from khop.distributed.tensors.propagation import Hops, actions
 from khop.distributed.tensors.store_access import access_of
 from khop.distributed.tensors.store_client import StoreClient
+from khop.distributed.tensors.store_reader import GraphStoreReader
 from khop.distributed.tensors.tensor_requests import (
     CreateTensor,
     DeleteTensor,
@@ -36,9 +36,9 @@ from khop.distributed.tensors.tensor_requests import (
     TensorSpec,
     stored_numbers,
 )
-from khop.typing import Array, ArrayLike, EdgeType, NodeType, RowInit
+from khop.distributed.tensors.tensor_view import Batch, rows_in_batches
+from khop.typing import Array, ArrayLike, EdgeType, Int64Array, NodeType, RowInit
 
-_Batch = TypeVar("_Batch", Data, HeteroData)
 _ROWS_AT_ONCE = 1 << 16  # of first values, that a trainer sends before it waits
 
 
@@ -317,7 +317,7 @@ class GraphStore:
             self.delete(tensor.name)
         return self.version
 
-    def transform(self, names: Sequence[str]) -> Callable[[_Batch], _Batch]:
+    def transform(self, names: Sequence[str]) -> Callable[[Batch], Batch]:
         """Return a function that adds rows of tensors to batches, for `transform=` of a loader.
 
         The trainer pulls the rows when a batch is handed out, as they were after the last step.
@@ -328,16 +328,17 @@ class GraphStore:
         """
         tensors = [self[name] for name in names]
 
-        def add_rows(batch: _Batch) -> _Batch:
-            for tensor in tensors:
-                is_typed = isinstance(batch, HeteroData)
-                target = batch[tensor.group] if is_typed else batch
-                ids = target.n_id if tensor.spec.element == "node" else target.e_id
-                target[tensor.name] = tensor.pull(ids)
-            batch.store_version = self.version
-            return batch
+        def read(ids: list[Int64Array]) -> tuple[list[Array], int]:
+            return [t.read(own) for t, own in zip(tensors, ids, strict=True)], self.version
 
-        return add_rows
+        return rows_in_batches(tensors, read)
+
+    def reader(self) -> GraphStoreReader:
+        """Return read-only access to the tensors, which can be pickled for another process.
+
+        The process is on this trainer's machine, or a graph server's client.
+        """
+        return GraphStoreReader(access=self._client.access.for_readers())
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write all tensors to a new folder, as .npy files. All trainers call it together.

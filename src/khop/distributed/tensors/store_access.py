@@ -8,6 +8,7 @@ themselves (`TrainerAccess`). Clients use graph servers
 from __future__ import annotations
 
 import abc
+import time
 from collections.abc import Sequence
 from typing import Any, Protocol, runtime_checkable
 
@@ -26,6 +27,9 @@ from khop.storage.folder import FolderMeta
 from khop.storage.part import Part
 from khop.typing import Int64Array, IntArray
 
+LOST_SECONDS = 3.0
+"""Seconds after which a server whose connection is lost counts as ended, with its tensors."""
+
 REQUESTS = "khop.distributed.tensors.shard"
 """Module of the requests to tensors, for `users_requests`."""
 
@@ -42,29 +46,16 @@ class StoredPart(Protocol):
         """Return the rows of an edge attribute."""
 
 
-class StoreAccess(abc.ABC):
-    """Access to the graph, the servers and the other trainers of a store.
+class ReadAccess(abc.ABC):
+    """Access of a process that reads a store's tensors. Can be pickled for another process.
 
     Attributes:
         graph: the graph.
-        rank: rank of this trainer among those of the store.
-        members: membership in the group of these trainers.
-        name: name of the store, unique in the group.
-        sender: sender of this trainer's requests. If None, servers have one store.
-        own_parts: partitions for which this trainer ends steps, and computes.
+        sender: sender of the requests. If None, servers have one store.
     """
 
     graph: PartitionedGraph
-    rank: int
-    members: Membership
-    name: str
     sender: Sender | None = None
-    own_parts: list[int]
-
-    @property
-    def num_trainers(self) -> int:
-        """Number of trainers of the store."""
-        return len(self.members.ranks)
 
     @property
     @abc.abstractmethod
@@ -76,13 +67,60 @@ class StoreAccess(abc.ABC):
     def credentials(self) -> KeyPair | None:
         """Keys for connections to the primaries. None: without CURVE."""
 
-    @abc.abstractmethod
     def client(self, timeout: float) -> PartitionClient:
-        """Connect to the primaries of all partitions. `timeout` is in seconds, per request."""
+        """Connect to the primaries of all partitions.
+
+        A server whose connection is lost for three seconds counts as ended, with its tensors.
+
+        Args:
+            timeout: seconds that a request may take.
+        """
+        client = PartitionClient(self.endpoints, self.credentials, timeout)
+        client.on_lost = lambda part, since: self.give_up_if_lost(client, part, since)
+        return client
+
+    def give_up_if_lost(self, client: PartitionClient, part: int, since: float) -> None:
+        """Fail the requests to a server that has ended. `since`: when its connection was lost."""
+        seconds = time.monotonic() - since
+        if seconds > LOST_SECONDS:
+            why = f"is lost: {self.server_of(part)} is unreachable for {seconds:.0f} s"
+            client.give_up(part, why)
 
     @abc.abstractmethod
-    def name_of(self, part: int) -> str:
+    def server_of(self, part: int) -> str:
         """Return a name of the server of a partition, for errors."""
+
+    @abc.abstractmethod
+    def positions(self, client: PartitionClient, spec: TensorSpec, ids: Int64Array) -> Int64Array:
+        """Return the positions of rows in the folder's order, by original ids."""
+
+    def close(self, client: PartitionClient) -> None:  # noqa: B027
+        """End the access. `client` is still open."""
+
+
+class StoreAccess(ReadAccess):
+    """Access of a trainer of a store: also to the other trainers.
+
+    Attributes:
+        rank: rank of this trainer among those of the store.
+        members: membership in the group of these trainers.
+        name: name of the store, unique in the group.
+        own_parts: partitions for which this trainer ends steps, and computes.
+    """
+
+    rank: int
+    members: Membership
+    name: str
+    own_parts: list[int]
+
+    @property
+    def num_trainers(self) -> int:
+        """Number of trainers of the store."""
+        return len(self.members.ranks)
+
+    @abc.abstractmethod
+    def for_readers(self) -> ReadAccess:
+        """Return the access of a process that only reads."""
 
     @abc.abstractmethod
     def is_near(self, part: int) -> bool:
@@ -98,10 +136,6 @@ class StoreAccess(abc.ABC):
         """Make the connections that positions of edges need. All trainers call it together."""
 
     @abc.abstractmethod
-    def positions(self, client: PartitionClient, spec: TensorSpec, ids: Int64Array) -> Int64Array:
-        """Return the positions of rows in the folder's order, by original ids."""
-
-    @abc.abstractmethod
     def original_ids(
         self, client: PartitionClient, spec: TensorSpec, part: int, positions: Int64Array
     ) -> Int64Array:
@@ -111,9 +145,6 @@ class StoreAccess(abc.ABC):
     def part(self, client: PartitionClient, index: int) -> StoredPart:
         """Return an own part, opened."""
 
-    def close(self, client: PartitionClient) -> None:
-        """Leave the store. `client` is still open."""
-
 
 @runtime_checkable
 class HasStoreAccess(Protocol):
@@ -121,6 +152,38 @@ class HasStoreAccess(Protocol):
 
     def store_access(self, job: str | None, clients: Sequence[int] | None) -> StoreAccess:
         """Return this client's access to the store of a job."""
+
+    def store_reads(self, job: str | None) -> ReadAccess:
+        """Return this client's access to the tensors of a job, for reading."""
+
+
+class FolderReads(ReadAccess):
+    """Access of a process of a trainer's machine to the tensors, for reading.
+
+    Args:
+        dataset: the trainer's dataset.
+        endpoints, credentials: of the primaries.
+    """
+
+    def __init__(
+        self, dataset: DistDataset, endpoints: dict[int, Endpoint], credentials: KeyPair | None
+    ) -> None:
+        self.graph = self._dataset = dataset
+        self._endpoints, self._credentials = endpoints, credentials
+
+    @property
+    def endpoints(self) -> dict[int, Endpoint]:
+        return self._endpoints
+
+    @property
+    def credentials(self) -> KeyPair | None:
+        return self._credentials
+
+    def server_of(self, part: int) -> str:
+        return f"the server of partition {part}"
+
+    def positions(self, client: PartitionClient, spec: TensorSpec, ids: Int64Array) -> Int64Array:
+        return stored_positions(self._dataset, spec, ids)
 
 
 class TrainerAccess(StoreAccess):
@@ -148,7 +211,10 @@ class TrainerAccess(StoreAccess):
     def credentials(self) -> KeyPair | None:
         return self.service.credentials
 
-    def name_of(self, part: int) -> str:
+    def for_readers(self) -> FolderReads:
+        return FolderReads(self._dataset, self.endpoints, self.credentials)
+
+    def server_of(self, part: int) -> str:
         return f"the server of partition {part}, which trainer {self.service.primary(part)} ran,"
 
     def is_near(self, part: int) -> bool:
@@ -194,7 +260,7 @@ def access_of(
         TypeError: neither a `DistDataset`, nor None in a client.
         ValueError: a trainer passes `job` or `clients`.
     """
-    context = get_context()
+    context: object = get_context()
     if dataset is None and isinstance(context, HasStoreAccess):
         return context.store_access(job, clients)
     if job is not None or clients is not None:

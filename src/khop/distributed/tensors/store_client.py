@@ -15,8 +15,6 @@ from dataclasses import replace
 from threading import RLock
 from typing import Any
 
-import numpy as np
-
 from khop.data.tickets import Ticket
 from khop.distributed.membership.barrier import Barrier
 from khop.distributed.membership.members import Membership
@@ -215,7 +213,7 @@ class StoreClient:
             self._client.pump()
             self.access.check(self._client)
             for part, why in self._client.ended().items():
-                raise PartitionUnavailableError(f"{self.access.name_of(part)} {why}")
+                raise PartitionUnavailableError(f"{self.access.server_of(part)} {why}")
 
     def check(self) -> None:
         """Raise an error if the client has failed or is closed."""

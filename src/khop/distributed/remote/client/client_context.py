@@ -17,7 +17,11 @@ from khop.distributed.membership.members import Membership
 from khop.distributed.remote.addresses import Servers, address_of, check_rank
 from khop.distributed.remote.client.directory_store import DirectoryStore
 from khop.distributed.remote.client.served_graph import ServedGraph
-from khop.distributed.remote.client.store_access import ServedAccess
+from khop.distributed.remote.client.store_access import (
+    ServedAccess,
+    ServedReads,
+    checked_job,
+)
 from khop.distributed.remote.directory_client import DirectoryClient
 from khop.distributed.remote.messages import RegisterClient
 from khop.distributed.rpc.key_files import read_client_keys
@@ -78,6 +82,13 @@ class ClientContext(TrainerContext):
         :meta private:
         """
         return ServedAccess(self.graph, self.remote, job, clients)
+
+    def store_reads(self, job: str | None) -> ServedReads:
+        """Return this client's access to the tensors of a job. See `GraphStoreReader`.
+
+        :meta private:
+        """
+        return ServedReads(self.graph, self.remote, checked_job(job, self))
 
     def close(self, wait: bool = True) -> None:
         """End this client's loaders and unregister from the directory. `wait` is ignored."""

@@ -28,9 +28,7 @@ class DirectoryStore(MemberStore):
     role = "client"
     is_bounded = True
 
-    def __init__(
-        self, directory: DirectoryClient, prefix: str, lost: float | None = None
-    ) -> None:
+    def __init__(self, directory: DirectoryClient, prefix: str, lost: float | None = None) -> None:
         self._directory = directory
         self._prefix = prefix
         self._lost = lost
@@ -82,7 +80,5 @@ class DirectoryStore(MemberStore):
             entry = clients.get(rank)
             if entry is not None and entry.silent < time.monotonic() - self._began_at:
                 where = f"process {entry.pid}"
-                sightings[rank] = Sighting(
-                    None, entry.silent, entry.gone, where, entry.is_cut_off
-                )
+                sightings[rank] = Sighting(None, entry.silent, entry.gone, where, entry.is_cut_off)
         return sightings

@@ -12,7 +12,7 @@ import numpy as np
 
 from khop.codec import from_json
 from khop.distributed.graph import PartitionedGraph
-from khop.distributed.job.context import TrainerContext
+from khop.distributed.job.context import DistContext, TrainerContext
 from khop.distributed.remote.directory_client import DirectoryClient
 from khop.distributed.remote.messages import (
     MAX_ROWS,
@@ -53,7 +53,7 @@ class ServedGraph(PartitionedGraph):
         ProtocolError: a server's reply is no description of a graph.
     """
 
-    def __init__(self, context: TrainerContext, servers: DirectoryClient) -> None:
+    def __init__(self, context: DistContext, servers: DirectoryClient) -> None:
         self._context = context
         self._servers = servers
         self.node_labels = {}
@@ -86,6 +86,7 @@ class ServedGraph(PartitionedGraph):
 
     @property
     def context(self) -> TrainerContext:
+        assert isinstance(self._context, TrainerContext), "a reader is no trainer"
         return self._context
 
     def connect(self) -> None:

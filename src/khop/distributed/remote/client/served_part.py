@@ -7,6 +7,7 @@ slice is read, and only the row pointers are kept.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -150,6 +151,6 @@ def fetched_rows(
     return out
 
 
-def _pieces(first: int, last: int, at_once: int) -> itertools.pairwise[int]:
+def _pieces(first: int, last: int, at_once: int) -> Iterable[tuple[int, int]]:
     """Return the bounds of pieces of a range, as pairs."""
     return itertools.pairwise([*range(first, last, at_once), last])

@@ -10,14 +10,17 @@ from __future__ import annotations
 import contextlib
 import itertools
 import time
+import weakref
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from khop.data.arrays import narrowest_int
+from khop.distributed.job.context import DistContext, DistRole
 from khop.distributed.membership.members import Membership
 from khop.distributed.processes.hosts import host_identity
-from khop.distributed.remote.addresses import endpoint_of
+from khop.distributed.remote.addresses import Servers, endpoint_of
 from khop.distributed.remote.client.directory_store import DirectoryStore
 from khop.distributed.remote.client.served_graph import ServedGraph
 from khop.distributed.remote.client.served_part import ServedPart, fetched_rows
@@ -25,7 +28,7 @@ from khop.distributed.remote.directory_client import DirectoryClient
 from khop.distributed.remote.messages import ServerEntry, Table, incarnation_of, new_secret
 from khop.distributed.rpc.endpoint import Endpoint, KeyPair
 from khop.distributed.rpc.partition_client import PartitionClient
-from khop.distributed.tensors.store_access import StoreAccess
+from khop.distributed.tensors.store_access import LOST_SECONDS, ReadAccess, StoreAccess
 from khop.distributed.tensors.tensor_requests import (
     CloseStore,
     JobMember,
@@ -36,16 +39,89 @@ from khop.distributed.tensors.tensor_requests import (
 from khop.errors import ProtocolError
 from khop.typing import Int64Array, IntArray
 
-LOST_SECONDS = 3.0
-"""Seconds after which a server whose connection is lost counts as ended, with its tensors."""
-
 # Seconds to wait for the end of an earlier job of the same name, and between two looks.
 _EARLIER_JOB, _EARLIER_LOOK = 10.0, 0.25
 # Seconds for the notice to servers that this client leaves the store.
 _CLOSING_SECONDS = 1.0
 
 
-class ServedAccess(StoreAccess):
+class ServedReads(ReadAccess):
+    """Access of a process to the tensors of a job at graph servers, for reading.
+
+    The process needs no rank among the clients. A pickled object connects anew.
+
+    Args:
+        graph: the servers' graph.
+        remote: connections to the servers and their directory.
+        job: name of the job.
+    """
+
+    graph: ServedGraph
+
+    def __init__(self, graph: ServedGraph, remote: DirectoryClient, job: str) -> None:
+        self.graph, self._remote = graph, remote
+        self._job = job
+        self.sender = Sender(job)
+        self._servers = primaries(remote.wait_for_servers())
+        self._positions: dict[int, IntArray] = {}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle address, keys and job."""
+        return _connect, (self._remote.servers, self._remote.timeout, self._job)
+
+    @property
+    def endpoints(self) -> dict[int, Endpoint]:
+        key = self._remote.servers.server_key
+        return {part: endpoint_of(entry, key) for part, (_, entry) in self._servers.items()}
+
+    @property
+    def credentials(self) -> KeyPair | None:
+        return self._remote.servers.credentials
+
+    def give_up_if_lost(self, client: PartitionClient, part: int, since: float) -> None:
+        rank, entry = self._servers[part]
+        table = self._remote.table
+        now = entry if table is None else table.servers.get(rank, entry)
+        if now.incarnation != entry.incarnation:
+            client.give_up(part, f"was started again: graph server {rank} has lost its tensors")
+        super().give_up_if_lost(client, part, since)
+
+    def server_of(self, part: int) -> str:
+        return f"graph server {self._servers[part][0]}"
+
+    def positions(self, client: PartitionClient, spec: TensorSpec, ids: Int64Array) -> Int64Array:
+        meta, index = self.graph.meta, spec.type_index
+        if spec.element == "node":
+            return self.graph._new_ids_of(ids, meta.node_types[index].name)
+        if not meta.edge_types[index].edge_ids:
+            return ids
+        if index not in self._positions:
+            self._positions[index] = self._all_positions(client, index)
+        return self._positions[index][ids].astype(np.int64)
+
+    def _all_positions(self, client: PartitionClient, index: int) -> IntArray:
+        """Request the original ids of all edges of a type. Return their positions, by id."""
+        meta, edge_type = self.graph.meta, self.graph.meta.edge_types[index]
+        table = np.full(edge_type.count, -1, narrowest_int(edge_type.count))
+        for part, (first, last) in enumerate(itertools.pairwise(edge_type.bounds)):
+            every = np.arange(first, last)
+            table[fetched_rows(client, meta, part, "edge", index, "edge_id", every)] = every
+        if len(table) and int(table.min()) < 0:
+            raise ProtocolError(f"servers sent some ids of edges {edge_type.name} twice")
+        return table
+
+
+def _connect(servers: Servers, timeout: float, job: str) -> ServedReads:
+    """Connect a process that is no client to graph servers."""
+    remote = DirectoryClient(servers, timeout=timeout)
+    context = DistContext(DistRole.CLIENT, 1, 0, "readers")
+    context._num_servers = remote.wait_for_servers().num_servers
+    reads = ServedReads(ServedGraph(context, remote), remote, job)
+    weakref.finalize(reads, remote.close, goodbye=False)
+    return reads
+
+
+class ServedAccess(ServedReads, StoreAccess):
     """Access of a client to the store of its job at graph servers.
 
     Args:
@@ -66,53 +142,22 @@ class ServedAccess(StoreAccess):
         clients: Sequence[int] | None,
     ) -> None:
         context = graph.context
-        self.graph, self._remote = graph, remote
-        self._job = context.group_name if job is None else job
-        if not 0 < len(self._job) <= 128 or not self._job.isprintable():
-            raise ValueError(f"job must be 1 to 128 printable characters (got {job!r:.200})")
+        job = checked_job(job, context)
+        super().__init__(graph, remote, job)
         ranks = _checked(clients, context.rank, context.num_clients())
-        prefix = f"{context.group_name}/{self._job}"
-        store = DirectoryStore(self._remote, prefix, LOST_SECONDS)
-        timeout = self._remote.timeout
-        self.members = Membership(store, context.rank, len(ranks), timeout, ranks=ranks)
+        store = DirectoryStore(remote, f"{context.group_name}/{job}", LOST_SECONDS)
+        self.members = Membership(store, context.rank, len(ranks), remote.timeout, ranks=ranks)
         self.rank = ranks.index(context.rank)
-        self.name = context.next_name(f"store {self._job}")
-        self.sender = Sender(self._job, new_secret())
-        parts = range(self.graph.num_partitions)
-        self.own_parts = list(parts[self.rank :: len(ranks)])
-        self._servers = primaries(self._remote.wait_for_servers())
-        self._positions: dict[int, IntArray] = {}
+        self.name = context.next_name(f"store {job}")
+        self.sender = Sender(job, new_secret())
+        self.own_parts = list(range(graph.num_partitions)[self.rank :: len(ranks)])
 
-    @property
-    def endpoints(self) -> dict[int, Endpoint]:
-        key = self._remote.servers.server_key
-        return {part: endpoint_of(entry, key) for part, (_, entry) in self._servers.items()}
-
-    @property
-    def credentials(self) -> KeyPair | None:
-        return self._remote.servers.credentials
-
-    def client(self, timeout: float) -> PartitionClient:
-        client = PartitionClient(self.endpoints, self.credentials, timeout)
-        client.on_lost = lambda part, since: self._give_up_if_lost(client, part, since)
-        return client
-
-    def _give_up_if_lost(self, client: PartitionClient, part: int, since: float) -> None:
-        rank, entry = self._servers[part]
-        table, seconds = self._remote.table, time.monotonic() - since
-        now = entry if table is None else table.servers.get(rank, entry)
-        if now.incarnation != entry.incarnation:
-            client.give_up(part, f"was started again: graph server {rank} has lost its tensors")
-        elif seconds > LOST_SECONDS:
-            client.give_up(part, f"is lost: graph server {rank} is unreachable for {seconds:.0f} s")
+    def for_readers(self) -> ServedReads:
+        return ServedReads(self.graph, self._remote, self._job)
 
     def check(self, client: PartitionClient) -> None:
         for part, since in client.lost().items():
-            self._give_up_if_lost(client, part, since)
-
-    def name_of(self, part: int) -> str:
-        rank, entry = self._servers[part]
-        return f"partition {part} at {entry.addresses.tcp} (graph server {rank})"
+            self.give_up_if_lost(client, part, since)
 
     def is_near(self, part: int) -> bool:
         return self._servers[part][1].host == host_identity()
@@ -144,31 +189,6 @@ class ServedAccess(StoreAccess):
                         raise
                     time.sleep(_EARLIER_LOOK)
 
-    def positions(self, client: PartitionClient, spec: TensorSpec, ids: Int64Array) -> Int64Array:
-        meta, index = self.graph.meta, spec.type_index
-        if spec.element == "node":
-            return self.graph._new_ids_of(ids, meta.node_types[index].name)
-        if not meta.edge_types[index].edge_ids:
-            return ids
-        if index not in self._positions:
-            self._positions[index] = self._all_positions(client, index)
-        return self._positions[index][ids].astype(np.int64)
-
-    def _all_positions(self, client: PartitionClient, index: int) -> IntArray:
-        """Request the original ids of all edges of a type. Return their positions, by id."""
-        edge_type = self.graph.meta.edge_types[index]
-        count = edge_type.count
-        table = np.full(count, -1, narrowest_int(count))
-        for part, (first, last) in enumerate(itertools.pairwise(edge_type.bounds)):
-            every = np.arange(first, last)
-            ids = fetched_rows(client, self.graph.meta, part, "edge", index, "edge_id", every)
-            if len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < count:
-                raise ProtocolError(f"{self.name_of(part)} sent ids of edges that do not exist")
-            table[ids] = every
-        if count and int(table.min()) < 0:
-            raise ProtocolError(f"servers sent some ids of edges {edge_type.name} twice")
-        return table
-
     def original_ids(
         self, client: PartitionClient, spec: TensorSpec, part: int, positions: Int64Array
     ) -> Int64Array:
@@ -190,6 +210,14 @@ class ServedAccess(StoreAccess):
                 client.poller.poll(50)
                 client.pump()
         self.members.close()
+
+
+def checked_job(job: str | None, context: DistContext) -> str:
+    """Return the name of a job. If `job` is None, the name of the clients' group."""
+    name = context.group_name if job is None else job
+    if not 0 < len(name) <= 128 or not name.isprintable():
+        raise ValueError(f"job must be 1 to 128 printable characters (got {job!r:.200})")
+    return name
 
 
 def primaries(table: Table) -> dict[int, tuple[int, ServerEntry]]:

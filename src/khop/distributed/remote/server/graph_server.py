@@ -46,6 +46,7 @@ from khop.distributed.remote.server.graph_handler import (
     GraphRequestHandler,
     ServerHandler,
     by_new_id,
+    part_handlers,
     with_labels,
 )
 from khop.distributed.remote.server.job_stores import JobStores
@@ -59,10 +60,9 @@ from khop.distributed.rpc.frame_handler import refusal
 from khop.distributed.rpc.identity import descriptor_of, source_of
 from khop.distributed.rpc.keys import ServerKeys
 from khop.distributed.rpc.limits import ErrorLog
-from khop.distributed.rpc.partition_handler import RequestHandler
 from khop.distributed.rpc.protocol import peek_op, peek_part
 from khop.distributed.rpc.request_threads import RequestThreads
-from khop.distributed.rpc.state_handler import WriterThread, users_requests
+from khop.distributed.rpc.state_handler import WriterThread
 from khop.distributed.sampling.process_handle import SamplerProcess
 from khop.errors import ProtocolError
 from khop.storage.folder import PartitionFolder
@@ -117,13 +117,15 @@ class GraphServer:
         stack.callback(remove_socket, ipc_path)
         self._sockets = sockets = config.create_sockets(keys, ipc_path)
         self.addresses = sockets.addresses
+        lease = lease_seconds() if config.lease is None else config.lease
+        self._stores = stores = JobStores(config.rank, config.tensor_limits, lease)
         # Sessions need the counters. The counters read the sessions, but only when both exist.
         self.counters = counters = ServerCounters(
             config.rank,
             self._parts,
             self.addresses["tcp"],
             lambda: self._sessions.states() + self._local_samplers.states(),
-            lambda: self._stores.describe(),
+            stores.describe,
         )
         self._errors = ErrorLog(lambda: counters.refused("unexpected"))
         # Samplers of one of its partitions send it requests for its other partitions, if they do
@@ -152,10 +154,6 @@ class GraphServer:
             counters.sampler_restarted,
             mapped=self._mapped,
         )
-        lease = lease_seconds() if config.lease is None else config.lease
-        self._stores = JobStores(
-            config.rank, config.tensor_limit, config.most_tensor_bytes_of_job, lease
-        )
         self._leases = LeaseTable()
         allowed = SessionLimits(
             config.buffer_limit, samplers=config.sampler_limit, lease=min(lease, SESSION_LEASE)
@@ -171,11 +169,7 @@ class GraphServer:
             if config.rank == 0
             else None
         )
-        handlers = {}
-        for part in self._parts:
-            opened = Part(folder, part)
-            types = [*self._stores.types(opened), *users_requests(config.requests, opened)]
-            handlers[part] = RequestHandler(opened, types=types)
+        handlers = part_handlers([Part(folder, p) for p in self._parts], stores, config.requests)
         graph = GraphRequestHandler(folder, meta, config.rank, self._parts)
         handler, limits = ServerHandler(graph, handlers, counters), sockets.limits
         unread, rank = sockets.backlog.of, config.rank

@@ -68,8 +68,7 @@ class JobStores:
 
     Args:
         rank: rank of the server.
-        limit: maximum bytes of rows and pushes of all jobs.
-        limit_of_job: maximum bytes of a job.
+        limits: maximum bytes of rows and pushes, of all jobs and of one job.
         lease: seconds without news of a client after which it counts as lost.
         clock: returns the time in seconds.
     """
@@ -77,14 +76,13 @@ class JobStores:
     def __init__(
         self,
         rank: int,
-        limit: int,
-        limit_of_job: int,
+        limits: tuple[int, int],
         lease: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._server = f"graph server {rank}"
-        self._total = Account(limit, self._server)
-        self._limit_of_job = limit_of_job
+        self._total = Account(limits[0], self._server)
+        self._limit_of_job = limits[1]
         self._lease = lease
         self._clock = clock
         self._lock = threading.Lock()
@@ -110,7 +108,9 @@ class JobStores:
             if job is None:
                 if len(self._jobs) >= _MOST_JOBS:
                     raise ProtocolError(f"{self._server} has the stores of {_MOST_JOBS} jobs")
-                account = Account(self._limit_of_job, f"job '{name}' at {self._server}", self._total)
+                account = Account(
+                    self._limit_of_job, f"job '{name}' at {self._server}", self._total
+                )
                 job = _Job(members, account, [self._clock()] * len(members))
                 self._jobs[name] = job
             elif job.members != members:

@@ -83,9 +83,10 @@ class ServerConfig:
     has_labels: bool = False
 
     @property
-    def most_tensor_bytes_of_job(self) -> int:
-        """Maximum bytes of the tensors of one job."""
-        return self.tensor_limit if self.job_tensor_limit is None else self.job_tensor_limit
+    def tensor_limits(self) -> tuple[int, int]:
+        """Maximum bytes of the tensors of all jobs, and of one job."""
+        of_job = self.tensor_limit if self.job_tensor_limit is None else self.job_tensor_limit
+        return self.tensor_limit, of_job
 
     def parts_of(self, folder: PartitionFolder) -> list[int]:
         """Return the partitions of the folder that this server serves.
