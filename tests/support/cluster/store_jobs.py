@@ -104,6 +104,19 @@ def job_lose(arguments):
     return {"error": None}
 
 
+def job_count(arguments):
+    """Many steps, in each of which each trainer adds 1 to all rows."""
+    _, store = _store(arguments)
+    rows = store.create_node_tensor("rows", shape=(3,))
+    for _ in range(arguments["steps"]):
+        rows.push(None, torch.ones(NUM_ROWS, 3), "add")
+        store.step()
+    store.step()  # keeps the tensors until a reader has seen them
+    time.sleep(arguments.get("stay", 0))
+    store.close()
+    return {"version": store.version}
+
+
 def job_differ(arguments):
     """Trainers make different calls."""
     rank, store = _store(arguments)
