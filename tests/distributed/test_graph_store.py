@@ -2,6 +2,7 @@
 
 import gc
 import hashlib
+import itertools
 import multiprocessing
 import os
 import pickle
@@ -9,12 +10,15 @@ import pickle
 import numpy as np
 import pytest
 import torch
+from torch_geometric.data import HeteroData, TensorAttr
+from torch_geometric.loader import NodeLoader
 
 from khop.data import RowFormat
 from khop.distributed import (
     DistDataset,
     DistNeighborLoader,
     GraphStore,
+    PartitionSampler,
     request_server,
     shutdown_worker_group,
 )
@@ -241,6 +245,82 @@ def test_readers_see_completed_steps_and_change_nothing(store):
     assert values.get() == (store["rows"].pull().tolist(), 1)
     child.join()
     reader.close()
+
+
+def test_the_feature_store_does_what_pygs_data_does(store):
+    """Puts, updates, views and removals, in any form of index, against `Data`."""
+    features, data = store.feature_store(), HeteroData()
+    data["node"].num_nodes = 500
+    first = torch.arange(1000.0).view(500, 2)
+    both = (features, data)
+    mask = torch.arange(500) > 497
+    puts = [
+        (first, "h", None),
+        (torch.arange(500), "g", None),
+        (torch.zeros(2, 2), "h", torch.tensor([7, 3])),
+        (torch.ones(10, 2), "h", slice(10, 20)),
+        (torch.full((2,), 8.0), "h", 5),
+        (torch.tensor([-1, -2]), "g", mask),
+    ]
+    for put, (values, name, index) in itertools.product(both, puts):
+        assert put.put_tensor(values, group_name="node", attr_name=name, index=index)
+    features[None, "h", [4]] = first[:1]
+    data["node"].h[4] = first[0]
+    assert store.version == 0
+    indices = (None, slice(2, 12, 3), torch.tensor([5, 499, 5]), mask, np.array([3]))
+    for index, name in itertools.product(indices, ("h", "g")):
+        expected = data.get_tensor("node", name, index)
+        assert torch.equal(features[None, name, index], expected), (index, name)
+        assert torch.equal(features.view(None, name)[index], expected)
+    assert torch.equal(features[None, "h", 5], data["node"].h[5])
+    array = features.get_tensor(None, "h", index=np.array([3]), convert_type=True)
+    assert isinstance(array, np.ndarray)
+    got = features.multi_get_tensor([TensorAttr(None, n, torch.tensor([1])) for n in ("g", "h")])
+    assert [value.tolist() for value in got] == [[1], [[2.0, 3.0]]]
+    assert features.update_tensor(torch.zeros(1, 2), None, "h", index=[9])
+    assert features[None, "h", 9].tolist() == [0.0, 0.0]
+    for put in both:
+        assert put.remove_tensor("node", "g", None)
+        assert not put.remove_tensor("node", "g", None)
+    names = {attr.attr_name for attr in features.get_all_tensor_attrs()}
+    assert "h" in names and "g" not in names and features.get_tensor_size(None, "h") == (500, 2)
+    features[("a", "b"), "w", None] = torch.arange(3000)
+    assert features[(None, None), "w", [2999]].tolist() == [2999]
+    elsewhere = pickle.loads(pickle.dumps(features))
+    for call, error in (
+        (lambda: features.get_tensor(None, "none", index=None), KeyError),
+        (lambda: features.update_tensor(first, None, "none", index=None), KeyError),
+        (lambda: features.put_tensor(first[:1], None, "none", index=[1]), ValueError),
+        (lambda: features.put_tensor(first[:9], None, "h", index=None), ValueError),
+        (lambda: features.remove_tensor(None, "h", index=[1]), ValueError),
+        (lambda: features.get_tensor(None, "h", index=[500]), IndexError),
+        (
+            lambda: pickle.loads(pickle.dumps(features)).put_tensor(first, None, "h", 1),
+            RuntimeError,
+        ),
+    ):
+        with pytest.raises(error):
+            call()
+    assert torch.equal(elsewhere[None, "h", [5]], data["node"].h[[5]])
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_pygs_loader_gets_tensors_and_attributes(roots, num_workers):
+    dataset = DistDataset().load(roots(3), 0, also_serve=[1, 2])
+    with GraphStore(dataset) as store:
+        features = store.feature_store()
+        features[None, "h", None] = torch.arange(500.0)
+        features[(None, None), "w", None] = torch.arange(3000)
+        sampler = PartitionSampler(dataset, [3, 2], with_edge=True)
+        loader = NodeLoader(
+            (features, dataset), sampler, torch.arange(8), batch_size=4, num_workers=num_workers
+        )
+        for batch in loader:
+            assert torch.equal(batch.h, batch.n_id.float()) and torch.equal(batch.w, batch.e_id)
+            assert torch.equal(batch.x[:, 0], batch.n_id.float())
+        with pytest.raises(RuntimeError, match="read-only"):
+            features[None, "x", None] = torch.zeros(500, 5)
+    shutdown_worker_group()
 
 
 def test_a_tensor_that_does_not_fit_in_memory(store):
