@@ -19,10 +19,11 @@ from khop.distributed import (
     DistNeighborLoader,
     GraphStore,
     PartitionSampler,
+    StoreFeatures,
     request_server,
     shutdown_worker_group,
 )
-from khop.distributed.remote.client.store_access import ServedAccess
+from khop.distributed.remote.client.served_access import ServedAccess
 from khop.distributed.rpc.frame_handler import finish
 from khop.distributed.tensors import shard as shard_module
 from khop.distributed.tensors.shard import Shard
@@ -249,7 +250,7 @@ def test_readers_see_completed_steps_and_change_nothing(store):
 
 def test_the_feature_store_does_what_pygs_data_does(store):
     """Puts, updates, views and removals, in any form of index, against `Data`."""
-    features, data = store.feature_store(), HeteroData()
+    features, data = StoreFeatures(store), HeteroData()
     data["node"].num_nodes = 500
     first = torch.arange(1000.0).view(500, 2)
     both = (features, data)
@@ -308,7 +309,7 @@ def test_the_feature_store_does_what_pygs_data_does(store):
 def test_pygs_loader_gets_tensors_and_attributes(roots, num_workers):
     dataset = DistDataset().load(roots(3), 0, also_serve=[1, 2])
     with GraphStore(dataset) as store:
-        features = store.feature_store()
+        features = StoreFeatures(store)
         features[None, "h", None] = torch.arange(500.0)
         features[(None, None), "w", None] = torch.arange(3000)
         sampler = PartitionSampler(dataset, [3, 2], with_edge=True)

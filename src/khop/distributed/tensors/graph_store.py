@@ -26,7 +26,6 @@ from khop.distributed.tensors.graph_tensor import GraphTensor
 from khop.distributed.tensors.propagation import Hops, actions
 from khop.distributed.tensors.store_access import access_of
 from khop.distributed.tensors.store_client import StoreClient
-from khop.distributed.tensors.store_features import StoreFeatures
 from khop.distributed.tensors.store_reader import GraphStoreReader
 from khop.distributed.tensors.tensor_requests import (
     CreateTensor,
@@ -339,11 +338,7 @@ class GraphStore:
 
         The process is on this trainer's machine, or a graph server's client.
         """
-        return GraphStoreReader(access=self._client.access.for_readers())
-
-    def feature_store(self) -> StoreFeatures:
-        """Return the tensors as PyG's `FeatureStore`, beside the attributes of the dataset."""
-        return StoreFeatures(self)
+        return GraphStoreReader.of_access(self._client.access.for_readers())
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write all tensors to a new folder, as .npy files. All trainers call it together.

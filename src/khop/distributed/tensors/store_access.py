@@ -2,7 +2,7 @@
 
 A `GraphStore` works over two kinds of servers. Trainers that load partitions run the servers
 themselves (`TrainerAccess`). Clients use graph servers
-(`khop.distributed.remote.client.store_access`).
+(`khop.distributed.remote.client.served_access`).
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class StoreAccess(ReadAccess):
     """Access of a trainer of a store: also to the other trainers.
 
     Attributes:
-        rank: rank of this trainer among those of the store.
+        rank: rank of this trainer in the store.
         members: membership in the group of these trainers.
         name: name of the store, unique in the group.
         own_parts: partitions for which this trainer ends steps, and computes.

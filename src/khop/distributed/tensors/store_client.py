@@ -48,7 +48,7 @@ class StoreClient:
 
     Attributes:
         access: this trainer's access to graph, servers and other trainers.
-        rank: rank of this trainer among those of the store.
+        rank: rank of this trainer in the store.
         num_trainers: number of trainers.
         meta: metadata of the folder.
         own_parts: partitions for which this trainer ends steps, and computes.

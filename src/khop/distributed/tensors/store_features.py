@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,20 +14,18 @@ from torch_geometric.data import FeatureStore, TensorAttr
 from khop.data.arrays import to_array
 from khop.distributed.stores.dataset_stores import EDGES, LEFT_OUT, edge_ids_of, selected_ids
 from khop.distributed.stores.edge_lookup import EdgeTensorAttr
+from khop.distributed.tensors.graph_store import GraphStore
 from khop.distributed.tensors.graph_tensor import GraphTensor
 from khop.distributed.tensors.tensor_view import TensorView
 from khop.typing import NODE, Array, EdgeType, NodeType
-
-if TYPE_CHECKING:
-    from khop.distributed.tensors.graph_store import GraphStore
 
 
 class StoreFeatures(FeatureStore):  # type: ignore[misc]
     """Tensors of a `GraphStore` as PyG's `FeatureStore`, with the attributes of its dataset.
 
-    `GraphStore.feature_store` makes it. PyG's loaders take it in place of the dataset:
-    `NodeLoader((features, dataset), PartitionSampler(dataset, ...))`. Groups are as in the dataset:
-    node types and edge types, or None and (None, None) in a homogeneous graph.
+    PyG's loaders take it in place of the dataset: `NodeLoader((features, dataset),
+    PartitionSampler(dataset, ...))`. Groups are as in the dataset: node types and edge types, or
+    None and (None, None) in a homogeneous graph.
 
     `get_tensor` gives rows as `GraphTensor.pull`. `put_tensor` makes a tensor, and all trainers
     call it together with the same values. With a name that exists it sets rows at once, outside of
@@ -36,9 +34,12 @@ class StoreFeatures(FeatureStore):  # type: ignore[misc]
 
     In worker processes of loaders it is read-only, and rows are of completed steps.
 
+    Args:
+        store: the store.
+
     Example:
         >>> dataset = DistDataset.from_folder(folder)
-        >>> features = GraphStore(dataset).feature_store()
+        >>> features = StoreFeatures(GraphStore(dataset))
         >>> features[None, "h", None] = torch.zeros(6, 2)
         >>> features[None, "h", [4]] = torch.ones(1, 2)
         >>> features.get_tensor(None, "h", index=slice(3, 5)).tolist()
@@ -65,8 +66,10 @@ class StoreFeatures(FeatureStore):  # type: ignore[misc]
     def _tensors(self) -> Mapping[tuple[NodeType | EdgeType, str], TensorView]:
         """Return all tensors of the store, by group and attribute name."""
         is_owner = self._store is not None and os.getpid() == self._owner
-        found = (self._store if is_owner and self._store else self._reader).tensors()
-        return {(t.group, t.name.removeprefix(_prefix(t.group))): t for t in found.values()}
+        source = self._store if is_owner and self._store else self._reader
+        return {
+            (t.group, t.name.removeprefix(_prefix(t.group))): t for t in source.tensors().values()
+        }
 
     def _key(self, attr: TensorAttr) -> tuple[Any, str]:
         group = attr.group_name if attr.is_set("group_name") else None

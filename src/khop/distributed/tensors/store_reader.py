@@ -63,10 +63,9 @@ class GraphStoreReader:
     Args:
         job: name of the job. If None, the name of the clients' group.
         timeout: seconds for a request, and to find the rows of one step.
-        access: access to the servers. If None, that of this client.
 
     Raises:
-        RuntimeError: this process is no client of graph servers, and `access` is None.
+        RuntimeError: this process is no client of graph servers.
 
     Example:
         >>> store = GraphStore(DistDataset.from_folder(folder))
@@ -76,20 +75,26 @@ class GraphStoreReader:
         (['h'], tensor([5., 1.]), 0)
     """
 
-    def __init__(
-        self, job: str | None = None, timeout: float = 30.0, *, access: ReadAccess | None = None
-    ) -> None:
+    def __init__(self, job: str | None = None, timeout: float = 30.0) -> None:
         context: object = get_context()
-        if access is None:
-            if not isinstance(context, HasStoreAccess):
-                raise RuntimeError(
-                    "only clients of graph servers find a store by its name: call init_client, or "
-                    "in worker mode use GraphStore.reader() of a trainer"
-                )
-            access = context.store_reads(job)
-        self._access = access
+        if not isinstance(context, HasStoreAccess):
+            raise RuntimeError(
+                "only clients of graph servers find a store by its name: call init_client, or in "
+                "worker mode use GraphStore.reader() of a trainer"
+            )
+        self._access = context.store_reads(job)
         self._timeout = timeout
         self._begin()
+
+    @classmethod
+    def of_access(cls, access: ReadAccess, timeout: float = 30.0) -> GraphStoreReader:
+        """Return a reader with an access to the servers.
+
+        :meta private:
+        """
+        reader = cls.__new__(cls)
+        reader.__setstate__({"_access": access, "_timeout": timeout})
+        return reader
 
     def _begin(self) -> None:
         self._owner = os.getpid()

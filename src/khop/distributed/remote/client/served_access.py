@@ -201,7 +201,7 @@ class ServedAccess(ServedReads, StoreAccess):
         return ServedPart(self.graph.meta, index, client)
 
     def close(self, client: PartitionClient) -> None:
-        """Tell all servers that this client needs the store no more, for a second at most."""
+        """Notify all servers that this client leaves the store. Takes a second at most."""
         assert self.sender is not None
         with contextlib.suppress(Exception):  # their leases end without it
             tickets = [client.write(part, CloseStore(self.sender)) for part in self._servers]
