@@ -1,10 +1,10 @@
 """Tensors that trainers write to: rows of all nodes or edges, at the servers of the partitions.
 
-`graph_store` has `GraphStore`, and `graph_tensor` its tensors. Both use `store_client`, the requests
-and steps of a trainer, and `store_access`, its way to graph, servers and other trainers.
-`store_reader` has `GraphStoreReader`, and `tensor_view` what tensors and those of readers share.
-`store_features` is PyG's `FeatureStore` over a store. `checkpoint` writes and reads folders, and
-`propagation` sets rows from the rows of neighbours. `tensor_requests` has the requests and the first
-values of rows. `shard` is the server's side: the rows of one part, and the pushes that wait for the
-end of a step. `accounts` bounds bytes. `shard`, `accounts` and `tensor_requests` import no torch.
+`graph_store` has `GraphStore`, and `graph_tensor` its tensors. Both use `store_client`, the
+requests and steps of a trainer, and `store_access`, its way to graph, servers and other trainers.
+`store_reader` has `GraphStoreReader`. `tensor_view` is the base of all tensors. `store_features` is
+PyG's `FeatureStore` over a store. `checkpoint` writes and reads folders, and `propagation` sets
+rows from the rows of neighbours. `tensor_requests` has the requests and the first values of rows.
+`shard` is the server's side: the rows of one part, and the pushes that wait for the end of a step.
+`accounts` bounds bytes. `shard`, `accounts` and `tensor_requests` import no torch.
 """
