@@ -30,6 +30,9 @@ from khop.typing import Int64Array, IntArray
 LOST_SECONDS = 3.0
 """Seconds after which a server whose connection is lost counts as ended, with its tensors."""
 
+# The same for a server that this process has not reached yet.
+_STARTING_SECONDS = 20.0
+
 REQUESTS = "khop.distributed.tensors.shard"
 """Module of the requests to tensors, for `users_requests`."""
 
@@ -81,8 +84,10 @@ class ReadAccess(abc.ABC):
 
     def give_up_if_lost(self, client: PartitionClient, part: int, since: float) -> None:
         """Fail the requests to a server that has ended. `since`: when its connection was lost."""
-        seconds = time.monotonic() - since
-        if seconds > LOST_SECONDS:
+        seconds, limit = time.monotonic() - since, _STARTING_SECONDS
+        if part in client.lost():
+            limit = LOST_SECONDS
+        if seconds > limit:
             why = f"is lost: {self.server_of(part)} is unreachable for {seconds:.0f} s"
             client.give_up(part, why)
 

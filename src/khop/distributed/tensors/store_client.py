@@ -71,10 +71,14 @@ class StoreClient:
         self._barrier = _StepBarrier(access.members, access.name, self)
         self._barrier.start()
         access.graph.context.close_before_leaving(self)
-        self.together("begin", None, lambda: access.begin(self._client))
-        # From then on, a server that is another process than before is noticed, and a server that
-        # ends with its trainer sends its reason.
-        self.wait([self.read(part, ReadStep()) for part in range(self.meta.num_parts)])
+        try:
+            self.together("begin", None, lambda: access.begin(self._client))
+            # From then on, a server that is another process than before is noticed, and a server
+            # that ends with its trainer sends its reason.
+            self.wait([self.read(part, ReadStep()) for part in range(self.meta.num_parts)])
+        except BaseException:
+            self.close()
+            raise
 
     # Rows -----------------------------------------------------------------------------------------
 

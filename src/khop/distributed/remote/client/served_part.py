@@ -86,7 +86,9 @@ class ServedNeighbors:
 
     def __getitem__(self, entries: slice) -> Array:
         """Return the neighbours of the rows with these entries, [m] new ids."""
-        first, last = np.searchsorted(self._indptr, [entries.start, entries.stop])
+        # Rows without neighbours before the first entry are left out: they can be many.
+        first = np.searchsorted(self._indptr, entries.start, side="right") - 1
+        last = np.searchsorted(self._indptr, entries.stop)
         rows = np.arange(first, last) + self._first_row
         ticket = self._client.sample(self._part, self._edge_type, RowSet(rows), _ALL)
         self._client.wait([ticket])

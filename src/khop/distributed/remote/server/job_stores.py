@@ -37,7 +37,7 @@ from khop.errors import ProtocolError, StateLostError
 from khop.storage.part import Part
 from khop.typing import Array
 
-_MOST_JOBS = 64
+_MOST_JOBS, _MOST_MEMBERS = 64, 4096
 _ROW_BYTES = 1 << 20
 _PUSH_BYTES = 4 << 20
 # Requests that any client may send. The others need a token.
@@ -106,8 +106,14 @@ class JobStores:
         with self._lock:
             job = self._jobs.get(name)
             if job is None:
-                if len(self._jobs) >= _MOST_JOBS:
-                    raise ProtocolError(f"{self._server} has the stores of {_MOST_JOBS} jobs")
+                num_members = sum(len(known.members) for known in self._jobs.values())
+                if len(self._jobs) >= _MOST_JOBS or num_members + len(members) > _MOST_MEMBERS:
+                    raise ProtocolError(
+                        f"{self._server} has the stores of {len(self._jobs)} jobs with "
+                        f"{num_members} clients: end some"
+                    )
+                if not name.isprintable():
+                    raise ProtocolError("the name of a job cannot be shown")
                 account = Account(
                     self._limit_of_job, f"job '{name}' at {self._server}", self._total
                 )
