@@ -18,6 +18,7 @@ from khop.distributed import (
     DistDataset,
     DistNeighborLoader,
     GraphStore,
+    GraphStoreReader,
     PartitionSampler,
     StoreFeatures,
     request_server,
@@ -340,6 +341,12 @@ def test_a_closed_store_and_other_data(roots):
     shutdown_worker_group()
     with pytest.raises(TypeError, match="must be a DistDataset"):
         GraphStore(roots(1))
+    with pytest.raises(TypeError, match="call init_client first"):
+        GraphStore(None)
+    with pytest.raises(RuntimeError, match="call init_client, or in worker mode"):
+        GraphStoreReader()
+    with pytest.raises(ValueError, match="are for clients"):
+        GraphStore(DistDataset.from_folder(roots(1)), clients=[0])
 
 
 def test_heterogeneous_tensors_and_batches(tmp_path):
@@ -361,6 +368,13 @@ def test_heterogeneous_tensors_and_batches(tmp_path):
         batch = next(iter(loader))
         assert torch.equal(batch[node_type.name].n, batch[node_type.name].n_id)
         loader.shutdown()
+        features, other = StoreFeatures(store), dataset.meta.node_types[0]
+        features[other.name, "n", None] = -torch.arange(other.count)
+        assert features[other.name, "n", [2]].tolist() == [-2] and f"{other.name}/n" in store
+        assert features[node_type.name, "n", [2]].tolist() == [2]
+        assert features[edge_type.name, "w", None].shape == (edge_type.count, 2)
+        listed = {(a.group_name, a.attr_name) for a in features.get_all_tensor_attrs()}
+        assert listed >= {(other.name, "n"), (node_type.name, "n"), (edge_type.name, "w")}
     shutdown_worker_group()
 
 

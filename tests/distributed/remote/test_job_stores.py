@@ -7,12 +7,20 @@ import re
 import numpy as np
 import pytest
 import torch
+from torch_geometric.data import Data
 
-from khop.distributed import GraphStore, GraphStoreReader, request_server
+from khop.distributed import (
+    DistDataset,
+    GraphStore,
+    GraphStoreReader,
+    request_server,
+    shutdown_worker_group,
+)
 from khop.distributed.remote.messages import ClientEntry, incarnation_of
 from khop.distributed.remote.server.job_stores import JobStores
 from khop.distributed.rpc.frame_handler import finish
 from khop.distributed.rpc.partition_client import PartitionClient
+from khop.distributed.tensors import propagation
 from khop.distributed.tensors.tensor_requests import (
     CloseStore,
     CreateTensor,
@@ -72,6 +80,53 @@ def test_embeddings_and_propagation_have_the_bits_of_trainers_with_partitions(tm
     expected = jobs.finish_trainers(trainers)
     with cluster(cut, PARTS[2]) as servers:
         assert jobs.finish_trainers(start(servers, job, {"a": [0, 1]})) == expected
+
+
+HOPS = [
+    {},
+    {"reduce": "mean", "weight": "edge_attr"},
+    {"reduce": "max", "weight": "edge_attr"},
+    {"norm": "sym", "weight": "edge_attr", "hops": 3},
+    {"norm": "row", "apply": lambda new, own: new * 2 + own},
+]
+
+
+def test_clients_propagate_and_save_as_trainers_with_partitions(tmp_path, monkeypatch):
+    """The structure is requested in small pieces. Checkpoints are read in both modes."""
+    for name, count in (("_EDGES_AT_ONCE", 37), ("_ROWS_AT_ONCE", 11)):
+        monkeypatch.setattr(propagation, name, count)
+    edges, x = jobs.make_graph(100, 800).edge_index, torch.rand(100, 3)
+    graph = Data(edge_index=edges, edge_attr=torch.rand(800), num_nodes=100)
+    for num_parts in (1, 3):
+        RandomPartitioner.from_data(graph, tmp_path / str(num_parts), num_parts).partition()
+
+    def propagate(store, folder):
+        store.create_node_tensor("x", shape=(3,), init=x)
+        store.create_edge_tensor("w", init=graph.edge_attr)
+        for i, options in enumerate(HOPS):
+            store.create_node_tensor(f"out {i}", shape=(3,))
+            store.update_all("x", f"out {i}", **options)
+        store.save(folder)
+        return values_of(store)
+
+    def values_of(store):
+        return {name: tensor.pull().numpy().tobytes() for name, tensor in store.tensors().items()}
+
+    with GraphStore(DistDataset.from_folder(tmp_path / "1")) as store:
+        expected = propagate(store, tmp_path / "of trainer")
+    shutdown_worker_group()
+    with cluster(tmp_path / "3", PARTS[2], 1) as servers, servers.client(0):
+        with GraphStore(None) as store:
+            assert propagate(store, tmp_path / "of client") == expected
+            version = store.version
+        with GraphStore(None) as store, store.reader() as reader:
+            store.load(tmp_path / "of trainer")
+            assert values_of(store) == expected and store.version == version
+            assert len(reader["x"]) == len(reader["x"].pull()) and reader.version == version
+    with GraphStore(DistDataset.from_folder(tmp_path / "1")) as store:
+        store.load(tmp_path / "of client")
+        assert values_of(store) == expected
+    shutdown_worker_group()
 
 
 def test_an_evaluator_sees_whole_steps_only(root):

@@ -268,6 +268,8 @@ def access_of(
     context: object = get_context()
     if dataset is None and isinstance(context, HasStoreAccess):
         return context.store_access(job, clients)
+    if dataset is None:
+        raise TypeError("without a dataset, this process must be a client: call init_client first")
     if job is not None or clients is not None:
         raise ValueError("job and clients are for clients of graph servers: leave them out")
     return TrainerAccess(check_dataset(dataset, "dataset"))
