@@ -179,12 +179,12 @@ def test_a_graph_server_that_is_killed_between_push_and_wait(root, victim):
 @pytest.mark.fault
 def test_a_client_that_is_killed_in_a_step(root):
     """The others name it. The tensors stay until they have left, too."""
-    with cluster(root, PARTS[2], lease=5.0) as servers:
+    with cluster(root, PARTS[2], lease=9.0) as servers:
         clients = start(servers, "lose", {"a": [0, 1, 2]}, how="client")
         for result in jobs.finish_trainers([clients[0], clients[2]]):
             assert "client 1" in result["error"] and result["seconds"] < 8, result
         assert clients[1].wait() == -9
-        wait_until(lambda: stores_of(servers) == [[], []])
+        wait_until(lambda: stores_of(servers) == [[], []], 30)
 
 
 # Who may do what --------------------------------------------------------------------------------
