@@ -3,6 +3,7 @@
 import contextlib
 import hashlib
 import re
+import time
 
 import numpy as np
 import pytest
@@ -35,7 +36,12 @@ from khop.distributed.tensors.tensor_requests import (
     ShareTensor,
     TensorSpec,
 )
-from khop.errors import ProtocolError, StateLostError
+from khop.errors import (
+    PartitionUnavailableError,
+    ProtocolError,
+    RendezvousError,
+    StateLostError,
+)
 from khop.partition import PartitionFolder, RandomPartitioner
 from khop.storage.part import Part
 from support.cluster import jobs, store_jobs
@@ -174,6 +180,24 @@ def test_a_graph_server_that_is_killed_between_push_and_wait(root, victim):
         for result in jobs.finish_trainers(clients):
             assert f"graph server {victim}" in result["error"] or "directory" in result["error"]
             assert result["seconds"] < 8, result
+
+
+@pytest.mark.fault
+def test_a_push_after_the_server_of_its_ids_was_killed(root):
+    """The ids of rows come from a server, too: no wait for the timeout of the request."""
+    with (
+        cluster(root, PARTS[2]) as servers,
+        servers.client(1),
+        GraphStore(None, clients=[1]) as store,
+    ):
+        rows = store.create_node_tensor("rows")
+        servers.kill(1)
+        began = time.monotonic()
+        with pytest.raises(PartitionUnavailableError, match="graph server 1"):
+            rows.push([1], [2.0]).wait()
+        assert time.monotonic() - began < 20
+        with pytest.raises(RendezvousError, match="cannot be used any more"):
+            store.step()
 
 
 @pytest.mark.fault

@@ -167,11 +167,20 @@ class ServerClient(abc.ABC):
         connection that stays lost for `lost` seconds is an error, too, unless `lost` is None.
         Errors are as for `submit` and its future.
         """
-        future = self.submit(rank, request, arrays, timeout)
+        return self.wait_for_reply(self.submit(rank, request, arrays, timeout), rank, lost)
+
+    def wait_for_reply(
+        self, future: Future[Reply], rank: int | None, lost: float | None = None
+    ) -> Reply:
+        """Wait for the reply of server `rank` to a request, and return it. `lost`: see `request`.
+
+        `future` comes from `submit`.
+        """
         while lost is not None and not wait([future], _TICK_MS / 1000).done:
             connection = self._connections.get(rank)
-            if connection is None or (since := connection.lost_since) is None:
-                continue
+            since = None if connection is None else connection.lost_since
+            if connection is None or since is None or not connection.last_message_at:
+                continue  # it is up, or has never been up
             if time.monotonic() - since > lost and future.cancel():
                 raise PartitionUnavailableError(f"{self.name_of(rank)} {connection.state()}")
         return future.result()

@@ -89,7 +89,12 @@ class StoreClient:
     def positions(self, spec: TensorSpec, ids: Int64Array) -> Int64Array:
         """Return the positions of rows in the folder's order, by original ids."""
         with self._lock:
-            return self.access.positions(self._client, spec, ids)
+            self.check()
+            try:
+                return self.access.positions(self._client, spec, ids)
+            except PartitionUnavailableError as error:
+                self.fail(error)
+                raise
 
     def original_ids(self, spec: TensorSpec, part: int, positions: Int64Array) -> Int64Array:
         """Return the original ids of rows of a part, by their positions in the folder's order."""

@@ -92,7 +92,7 @@ class ServedReads(ReadAccess):
     def positions(self, client: PartitionClient, spec: TensorSpec, ids: Int64Array) -> Int64Array:
         meta, index = self.graph.meta, spec.type_index
         if spec.element == "node":
-            return self.graph._new_ids_of(ids, meta.node_types[index].name)
+            return self.graph._new_ids_of(ids, meta.node_types[index].name, LOST_SECONDS)
         if not meta.edge_types[index].edge_ids:
             return ids
         if index not in self._positions:
@@ -194,7 +194,8 @@ class ServedAccess(ServedReads, StoreAccess):
     ) -> Int64Array:
         meta, index = self.graph.meta, spec.type_index
         if spec.element == "node":
-            return self.graph.to_original_ids(positions, meta.node_types[index].name)
+            name = meta.node_types[index].name
+            return self.graph.to_original_ids(positions, name, LOST_SECONDS)
         return fetched_rows(client, meta, part, "edge", index, "edge_id", positions)
 
     def part(self, client: PartitionClient, index: int) -> ServedPart:
