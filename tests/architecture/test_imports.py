@@ -79,7 +79,7 @@ TORCH_FREE_MODULES = {
     "distributed.remote.client": {
         *("batch_checks", "local_sampler", "reassembly", "receiver", "server_session"),
     },
-    "distributed.tensors": {"shard", "tensor_requests"},
+    "distributed.tensors": {"accounts", "shard", "tensor_requests"},
     "distributed.inference": {"files", "neighborhoods", "output_server"},
 }
 

@@ -26,7 +26,7 @@ is a function of plain types."""
 
 RECEIVED = {
     *("ClientContext", "EpochIterator", "FolderMeta", "GraphTensor", "NodeOutputs", "Push"),
-    *("ServerContext", "TrainerContext", "WorkerContext"),
+    *("ReadOnlyTensor", "ServerContext", "TrainerContext", "WorkerContext"),
 }
 """Classes whose instances users get from khop and never construct."""
 

@@ -2,11 +2,16 @@
 
 import gc
 import hashlib
+import itertools
+import multiprocessing
 import os
+import pickle
 
 import numpy as np
 import pytest
 import torch
+from torch_geometric.data import HeteroData, TensorAttr
+from torch_geometric.loader import NodeLoader
 
 from khop.channel.arena import SlotAllocator
 from khop.data import RowFormat
@@ -14,12 +19,17 @@ from khop.distributed import (
     DistDataset,
     DistNeighborLoader,
     GraphStore,
+    GraphStoreReader,
+    PartitionSampler,
+    StoreFeatures,
+    request_server,
     shutdown_worker_group,
 )
-from khop.distributed.partitions.service import PartitionService
+from khop.distributed.remote.client.served_access import ServedAccess
 from khop.distributed.rpc.frame_handler import finish
 from khop.distributed.tensors import graph_tensor as tensor_module, shard as shard_module
 from khop.distributed.tensors.shard import Shard
+from khop.distributed.tensors.store_access import TrainerAccess
 from khop.distributed.tensors.tensor_requests import (
     STAGED_BYTES,
     CreateTensor,
@@ -37,7 +47,7 @@ from khop.distributed.tensors.tensor_requests import (
 from khop.errors import FolderError, ProtocolError, RendezvousError
 from khop.partition import PartitionFolder, RandomPartitioner
 from khop.storage.part import Part
-from support.cluster import jobs, store_jobs, twins
+from support.cluster import jobs, servers, store_jobs, twins
 
 
 @pytest.fixture(scope="module")
@@ -50,12 +60,35 @@ def roots(tmp_path_factory):
     return lambda num_parts: root / str(num_parts)
 
 
-@pytest.fixture(params=[(1, "shared"), (3, "shared"), (3, "requested")], ids=str)
-def store(request, roots, monkeypatch):
-    """A store of one trainer, which serves all parts, and maps its servers' memory or may not."""
+@pytest.fixture(scope="module")
+def graph_servers(roots):
+    """Two graph servers of three parts, for any number of clients."""
+    with servers.cluster(roots(3), [[1], [0, 2]], lease=5.0) as cluster:
+        yield cluster
+
+
+WAYS = [(1, "shared"), (3, "shared"), (3, "requested"), (3, "served"), (3, "served, requested")]
+
+
+@pytest.fixture(params=WAYS, ids=str)
+def store(request, roots, monkeypatch, graph_servers):
+    """A store of one trainer, whose own servers or graph servers have all parts.
+
+    It maps its servers' memory, or may not.
+    """
     num_parts, way = request.param
-    if way == "requested":  # as over several hosts
-        monkeypatch.setattr(PartitionService, "is_near", lambda *_: False)
+    if "requested" in way:  # as over several hosts
+        for access in (TrainerAccess, ServedAccess):
+            monkeypatch.setattr(access, "is_near", lambda *_: False)
+    if "served" in way:
+        with (
+            graph_servers.client(),
+            GraphStore(None, timeout=30, clients=[0]) as store,
+        ):
+            yield store
+            store.close()
+            assert [request_server(rank, "statistics")["stores"] for rank in (0, 1)] == [[], []]
+        return
     dataset = DistDataset().load(roots(num_parts), 0, also_serve=range(1, num_parts))
     with GraphStore(dataset, timeout=30) as store:
         yield store
@@ -177,7 +210,8 @@ def test_tensors_are_listed_and_deleted(store):
 def test_batches_get_rows_with_their_version(store):
     rows = store.create_node_tensor("h", init=torch.arange(500.0))
     edges = store.create_edge_tensor("w", init=torch.arange(3000.0))
-    dataset = store._client._dataset
+    graph = store._client.access.graph
+    dataset = graph if isinstance(graph, DistDataset) else None
     loader = DistNeighborLoader(
         dataset, [3, 2], torch.arange(64), batch_size=32, transform=store.transform(["h", "w"])
     )
@@ -214,8 +248,115 @@ def test_bad_arguments_are_refused_before_anything_is_sent(store, call, error, t
     assert store.step() == 1
 
 
+def test_readers_see_completed_steps_and_change_nothing(store):
+    """In this process and in another one, which gets a pickled reader."""
+    store.create_node_tensor("rows", shape=(2,), init=torch.arange(1000.0).view(500, 2))
+    edges = store.create_edge_tensor("edges", dtype=torch.int64, init=torch.arange(3000))
+    reader = store.reader()
+    assert reader.names == ["rows", "edges"] and "rows" in reader and "x" not in reader
+    rows = reader["rows"]
+    store["rows"].push(None, torch.ones(500, 2), "add")
+    edges.push([7], [0])
+    store._client.settle()
+    assert rows[3].tolist() == [6.0, 7.0] and reader.version == 0
+    store.step()
+    assert rows[[3, 0]].tolist() == [[7.0, 8.0], [1.0, 2.0]] and reader.version == 1
+    pulled = reader.pull(["edges", "edges"], [7, 8])
+    assert [values.tolist() for values in pulled] == [[0, 8], [0, 8]]
+    assert not hasattr(rows, "push") and rows.pull([]).shape == (0, 2)
+    with pytest.raises(IndexError, match="ids of 'rows'"):
+        rows.pull([500])
+    with pytest.raises(KeyError, match="no tensor 'x'"):
+        reader["x"]
+    with pickle.loads(pickle.dumps(reader)) as other:
+        assert torch.equal(other["rows"].pull(), store["rows"].pull()) and other.version == 1
+    fork = multiprocessing.get_context("fork")
+    values = fork.SimpleQueue()
+    child = fork.Process(target=store_jobs.read, args=(reader, "rows", values))
+    child.start()
+    assert values.get() == (store["rows"].pull().tolist(), 1)
+    child.join()
+    reader.close()
+
+
+def test_the_feature_store_does_what_pygs_data_does(store):
+    """Puts, updates, views and removals, in any form of index, against `Data`."""
+    features, data = StoreFeatures(store), HeteroData()
+    data["node"].num_nodes = 500
+    first = torch.arange(1000.0).view(500, 2)
+    both = (features, data)
+    mask = torch.arange(500) > 497
+    puts = [
+        (first, "h", None),
+        (torch.arange(500), "g", None),
+        (torch.zeros(2, 2), "h", torch.tensor([7, 3])),
+        (torch.ones(10, 2), "h", slice(10, 20)),
+        (torch.full((2,), 8.0), "h", 5),
+        (torch.tensor([-1, -2]), "g", mask),
+    ]
+    for put, (values, name, index) in itertools.product(both, puts):
+        assert put.put_tensor(values, group_name="node", attr_name=name, index=index)
+    features[None, "h", [4]] = first[:1]
+    data["node"].h[4] = first[0]
+    assert store.version == 0
+    indices = (None, slice(2, 12, 3), torch.tensor([5, 499, 5]), mask, np.array([3]))
+    for index, name in itertools.product(indices, ("h", "g")):
+        expected = data.get_tensor("node", name, index)
+        assert torch.equal(features[None, name, index], expected), (index, name)
+        assert torch.equal(features.view(None, name)[index], expected)
+    assert torch.equal(features[None, "h", 5], data["node"].h[5])
+    array = features.get_tensor(None, "h", index=np.array([3]), convert_type=True)
+    assert isinstance(array, np.ndarray)
+    got = features.multi_get_tensor([TensorAttr(None, n, torch.tensor([1])) for n in ("g", "h")])
+    assert [value.tolist() for value in got] == [[1], [[2.0, 3.0]]]
+    assert features.update_tensor(torch.zeros(1, 2), None, "h", index=[9])
+    assert features[None, "h", 9].tolist() == [0.0, 0.0]
+    for put in both:
+        assert put.remove_tensor("node", "g", None)
+        assert not put.remove_tensor("node", "g", None)
+    names = {attr.attr_name for attr in features.get_all_tensor_attrs()}
+    assert "h" in names and "g" not in names and features.get_tensor_size(None, "h") == (500, 2)
+    features[("a", "b"), "w", None] = torch.arange(3000)
+    assert features[(None, None), "w", [2999]].tolist() == [2999]
+    elsewhere = pickle.loads(pickle.dumps(features))
+    for call, error in (
+        (lambda: features.get_tensor(None, "none", index=None), KeyError),
+        (lambda: features.update_tensor(first, None, "none", index=None), KeyError),
+        (lambda: features.put_tensor(first[:1], None, "none", index=[1]), ValueError),
+        (lambda: features.put_tensor(first[:9], None, "h", index=None), ValueError),
+        (lambda: features.remove_tensor(None, "h", index=[1]), ValueError),
+        (lambda: features.get_tensor(None, "h", index=[500]), IndexError),
+        (
+            lambda: pickle.loads(pickle.dumps(features)).put_tensor(first, None, "h", 1),
+            RuntimeError,
+        ),
+    ):
+        with pytest.raises(error):
+            call()
+    assert torch.equal(elsewhere[None, "h", [5]], data["node"].h[[5]])
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_pygs_loader_gets_tensors_and_attributes(roots, num_workers):
+    dataset = DistDataset().load(roots(3), 0, also_serve=[1, 2])
+    with GraphStore(dataset) as store:
+        features = StoreFeatures(store)
+        features[None, "h", None] = torch.arange(500.0)
+        features[(None, None), "w", None] = torch.arange(3000)
+        sampler = PartitionSampler(dataset, [3, 2], with_edge=True)
+        loader = NodeLoader(
+            (features, dataset), sampler, torch.arange(8), batch_size=4, num_workers=num_workers
+        )
+        for batch in loader:
+            assert torch.equal(batch.h, batch.n_id.float()) and torch.equal(batch.w, batch.e_id)
+            assert torch.equal(batch.x[:, 0], batch.n_id.float())
+        with pytest.raises(RuntimeError, match="read-only"):
+            features[None, "x", None] = torch.zeros(500, 5)
+    shutdown_worker_group()
+
+
 def test_a_tensor_that_does_not_fit_in_memory(store):
-    with pytest.raises(MemoryError, match="MiB for tensor 'huge'"):
+    with pytest.raises((MemoryError, ProtocolError), match="MiB"):
         store.create_node_tensor("huge", shape=(2**31,))
     with pytest.raises(RendezvousError, match="cannot be used any more"):
         store.step()
@@ -230,6 +371,12 @@ def test_a_closed_store_and_other_data(roots):
     shutdown_worker_group()
     with pytest.raises(TypeError, match="must be a DistDataset"):
         GraphStore(roots(1))
+    with pytest.raises(TypeError, match="call init_client first"):
+        GraphStore(None)
+    with pytest.raises(RuntimeError, match="call init_client, or in worker mode"):
+        GraphStoreReader()
+    with pytest.raises(ValueError, match="are for clients"):
+        GraphStore(DistDataset.from_folder(roots(1)), clients=[0])
 
 
 def test_heterogeneous_tensors_and_batches(tmp_path):
@@ -251,6 +398,13 @@ def test_heterogeneous_tensors_and_batches(tmp_path):
         batch = next(iter(loader))
         assert torch.equal(batch[node_type.name].n, batch[node_type.name].n_id)
         loader.shutdown()
+        features, other = StoreFeatures(store), dataset.meta.node_types[0]
+        features[other.name, "n", None] = -torch.arange(other.count)
+        assert features[other.name, "n", [2]].tolist() == [-2] and f"{other.name}/n" in store
+        assert features[node_type.name, "n", [2]].tolist() == [2]
+        assert features[edge_type.name, "w", None].shape == (edge_type.count, 2)
+        listed = {(a.group_name, a.attr_name) for a in features.get_all_tensor_attrs()}
+        assert listed >= {(other.name, "n"), (node_type.name, "n"), (edge_type.name, "w")}
     shutdown_worker_group()
 
 

@@ -44,7 +44,7 @@ def store(roots, disk):
 
 def files_of(store, folder):
     """Return the open files of the store's servers that lie in the folder, as /proc has them."""
-    servers = store._client._service.endpoint_registry.supervisor.servers
+    servers = store._client.access.service.endpoint_registry.supervisor.servers
     paths = [Path(f"/proc/{server.process.pid}/fd") for server in servers.values()]
     entries = [entry for path in paths for entry in path.iterdir()]
     return [entry for entry in entries if str(entry.readlink()).startswith(str(folder))]

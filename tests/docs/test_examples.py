@@ -29,7 +29,10 @@ OF_CLIENTS = {
 }
 OF_METIS = {"khop.partition.ClusterMetisPartitioner", "khop.partition.MetisPartitioner"}
 OF_WORKERS = {"khop.distributed.MpDistSamplingWorkerOptions", "khop.distributed.Worker"}
-OF_STORES = {f"khop.distributed.{name}" for name in ("GraphStore", "GraphTensor", "Push")} | {
+OF_STORES = {
+    *("khop.distributed.GraphStore", "khop.distributed.GraphStoreReader"),
+    *("khop.distributed.GraphTensor", "khop.distributed.Push", "khop.distributed.ReadOnlyTensor"),
+    "khop.distributed.StoreFeatures",
     "khop.nn.DistEmbedding",
     *(f"khop.optim.{name}" for name in ("RowwiseAdagrad", "SparseAdagrad", "SparseAdam")),
     "khop.optim.GradScaler",

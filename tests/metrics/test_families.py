@@ -108,7 +108,8 @@ def session(name, client):
 def test_servers():
     """A graph server's page."""
     state = [session("ab/0", "c"), session("ab/1", "d")]
-    counters = ServerCounters(1, [0, 2], "tcp://h:1", lambda: state)
+    stores = [{"bytes": 400}, {"bytes": 500}]
+    counters = ServerCounters(1, [0, 2], "tcp://h:1", lambda: state, lambda: stores)
     counters.session_opened("ab/0")
     counters.session_opened("ab/1")
     for seconds in (0.00005, 0.0003, 99.0):
@@ -123,6 +124,7 @@ def test_servers():
         "sessions": 2,
         "samplers": 4,
         "ring_bytes": 140000,
+        "tensor_bytes": 900,
         "sampler_restarts_total": 1,
         "received_bytes_total": 400,
         "sent_bytes_total": 3050 + 4000,

@@ -83,6 +83,23 @@ class _Requests:
 
 
 @dataclass(frozen=True)
+class JobStore:
+    """State of the tensors of a job on a graph server.
+
+    Attributes:
+        clients: ranks of the job's clients.
+        tensors: number of tensors.
+        version: number of completed steps.
+    """
+
+    job: str
+    clients: list[Id]
+    tensors: Id
+    bytes: Id
+    version: Id
+
+
+@dataclass(frozen=True)
 class Snapshot:
     """Counters of a server at one time, with the fields of `ServerCounters.snapshot`."""
 
@@ -103,6 +120,7 @@ class Snapshot:
     sessions_total: Annotated[dict[str, Id], AtMost(16)]
     sampler_restarts: Id
     ring_bytes: Id
+    stores: list[JobStore]
     rss: Id
     descriptors: Id
     cpu_seconds: _Seconds

@@ -50,6 +50,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=8 << 30,
     )
     own.value(
+        "--tensor-limit",
+        "SIZE",
+        "memory for tensors of clients' GraphStores, all together (default 8GiB)",
+        byte_size,
+        default=8 << 30,
+    )
+    own.value(
+        "--job-tensor-limit",
+        "SIZE",
+        "memory for tensors of one job (default: that for all)",
+        byte_size,
+    )
+    own.value(
         "--lease",
         "SECONDS",
         "silence after which a client counts as lost (default: $KHOP_LEASE, or 30)",
@@ -101,6 +114,8 @@ def run(arguments: argparse.Namespace) -> int:
         key_file=key_file_path(arguments.key_file),
         insecure=arguments.insecure,
         buffer_limit=arguments.buffer_limit,
+        tensor_limit=arguments.tensor_limit,
+        job_tensor_limit=arguments.job_tensor_limit,
         lease=lease_seconds(arguments.lease),
         metrics_port=arguments.metrics_port,
         methods=arguments.methods,

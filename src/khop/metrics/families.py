@@ -82,6 +82,7 @@ def _add_server(families: Families, snapshot: Mapping[str, Any], labels: Labels)
         ("sessions", "Loaders of clients that are open.", len(sessions)),
         ("samplers", "Sampler processes.", sum(len(s["samplers"]) for s in sessions)),
         ("ring_bytes", "Shared memory that samplers may write to.", snapshot["ring_bytes"]),
+        ("tensor_bytes", "Tensors of jobs.", sum(s["bytes"] for s in snapshot["stores"])),
     )
     help = "Sessions that were opened, closed by their client, or expired without it."
     for event, count in snapshot["sessions_total"].items():

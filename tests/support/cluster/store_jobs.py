@@ -13,7 +13,7 @@ import torch.distributed.checkpoint as dcp
 
 import khop.nn
 import khop.optim
-from khop.distributed import GraphStore, init_worker_group
+from khop.distributed import GraphStore, init_client
 from khop.errors import KhopError
 from support.cluster import jobs
 
@@ -46,18 +46,24 @@ def expected(world_size):
 
 
 def _store(arguments):
-    context, dataset, _ = jobs._load(arguments)
-    return context, GraphStore(dataset, timeout=30)
+    """Return a trainer's rank in the store and the store, over its own or over graph servers."""
+    if "port" not in arguments:
+        context, dataset, _ = jobs._load(arguments)
+        return context.rank, GraphStore(dataset, timeout=30)
+    rank = int(os.environ["RANK"])
+    init_client(arguments["num_servers"], 0, rank, "127.0.0.1", arguments["port"])
+    ((job, clients),) = [item for item in arguments["jobs"].items() if rank in item[1]]
+    return clients.index(rank), GraphStore(None, timeout=30, job=job, clients=clients)
 
 
 def job_push(arguments):
     """A step of concurrent pushes. Returns the digest of all rows, and an integer sum."""
-    context, store = _store(arguments)
+    rank, store = _store(arguments)
     rows = store.create_node_tensor("rows", shape=(3,))
     counts = store.create_edge_tensor("counts", dtype=torch.int64)
-    for ids, values, reduce in pushes_of(context.rank):
+    for ids, values, reduce in pushes_of(rank):
         rows.push(torch.from_numpy(ids), torch.from_numpy(values), reduce)
-        counts.push(ids, np.full(len(ids), context.rank + 1), "add")
+        counts.push(ids, np.full(len(ids), rank + 1), "add")
     before = rows.pull().abs().sum().item()
     version = store.step()
     values = rows.pull()
@@ -67,21 +73,35 @@ def job_push(arguments):
     return {"digest": digest, "total": total, "before": before, "version": version}
 
 
+def read(reader, name, queue):
+    """Read a tensor in a forked process, and put its rows and their version into a queue."""
+    values = reader[name].pull()
+    queue.put((values.tolist(), reader.version))
+
+
 def job_lose(arguments):
     """Trainer 0 loses the server of its partition, or trainer 1 is killed in a step."""
-    context, store = _store(arguments)
+    rank, store = _store(arguments)
     rows = store.create_node_tensor("rows", on_disk=arguments.get("on_disk"))
     store.step()
+    began = time.monotonic()
     if arguments["how"] == "server":
-        push = rows.push(None, torch.ones(NUM_ROWS), "add")
-        if context.rank == 0:
-            supervisor = store._client._service.endpoint_registry.supervisor
+        try:  # the server may have been killed already
+            push = rows.push(None, torch.ones(NUM_ROWS), "add")
+        except KhopError as error:
+            text = f"{type(error).__name__}: {error}"
+            return {"error": text, "seconds": time.monotonic() - began}
+        if "pids" in arguments:
+            if rank == 0:
+                os.kill(arguments["pids"][arguments["victim"]], signal.SIGKILL)
+        elif rank == 0:
+            supervisor = store._client.access.service.endpoint_registry.supervisor
             os.kill(supervisor.servers[0].process.pid, signal.SIGKILL)
-    elif context.rank == 1:
+    elif rank == 1:
         os.kill(os.getpid(), signal.SIGKILL)
     began = time.monotonic()
     try:
-        if arguments["how"] == "server" and context.rank == 0:
+        if arguments["how"] == "server" and rank == 0:
             push.wait()
             rows.pull()
         store.step()
@@ -90,12 +110,24 @@ def job_lose(arguments):
     return {"error": None}
 
 
+def job_count(arguments):
+    """Many steps, in each of which each trainer adds 1 to all rows."""
+    _, store = _store(arguments)
+    rows = store.create_node_tensor("rows", shape=(3,))
+    for _ in range(arguments["steps"]):
+        rows.push(None, torch.ones(NUM_ROWS, 3), "add")
+        store.step()
+    store.step()  # keeps the tensors until a reader has seen them
+    time.sleep(arguments.get("stay", 0))
+    store.close()
+    return {"version": store.version}
+
+
 def job_differ(arguments):
     """Trainers make different calls."""
-    context, store = _store(arguments)
-    init_worker_group()
+    rank, store = _store(arguments)
     try:
-        store.create_node_tensor("rows", shape=(1 + context.rank,))
+        store.create_node_tensor("rows", shape=(1 + rank,))
     except KhopError as error:
         return {"error": str(error)}
     return {"error": None}
@@ -122,14 +154,14 @@ OPTIMISERS = {
 
 def job_embed(arguments):
     """Steps of each optimiser. Returns the digest of each embedding, and the first's values."""
-    context, store = _store(arguments)
+    rank, store = _store(arguments)
     result = {}
     for name, options in OPTIMISERS.items():
         on_disk = arguments.get("on_disk")
         embedding = khop.nn.DistEmbedding(NUM_ROWS, 4, store, name, on_disk=on_disk)
         optimiser = getattr(khop.optim, name)([embedding], **options)
         for step in range(4):
-            ids, factors = batch_of(context.rank, step)
+            ids, factors = batch_of(rank, step)
             optimiser.zero_grad()
             loss_of(embedding(ids[:30]), factors[:30]).backward()
             loss_of(embedding(ids[30:]), factors[30:]).backward()
@@ -143,12 +175,12 @@ def job_embed(arguments):
 
 def job_torch_checkpoint(arguments):
     """Save a store, embedding and optimiser by torch, or load them. Returns digests."""
-    context, store = _store(arguments)
+    rank, store = _store(arguments)
     torch.distributed.init_process_group(
         "gloo",
-        store=torch.distributed.FileStore(arguments["meeting"], context.world_size),
-        rank=context.rank,
-        world_size=context.world_size,
+        store=torch.distributed.FileStore(arguments["meeting"], store.num_trainers),
+        rank=rank,
+        world_size=store.num_trainers,
     )
     embedding = khop.nn.DistEmbedding(NUM_ROWS, 4, store, "e", init="zeros")
     optimiser = khop.optim.SparseAdam(embedding, lr=0.3, betas=(0.8, 0.95))
@@ -157,10 +189,10 @@ def job_torch_checkpoint(arguments):
     state = {"store": store, "optimiser": optimiser}
     if arguments["save"]:
         for step in range(2):
-            ids, factors = batch_of(context.rank, step)
+            ids, factors = batch_of(rank, step)
             loss_of(embedding(ids), factors).backward()
             optimiser.step()
-        store["w"].push(np.arange(context.rank, 3000, 7), torch.ones(429).bfloat16(), "add")
+        store["w"].push(np.arange(rank, 3000, 7), torch.ones(429).bfloat16(), "add")
         store.step()
         dcp.save(state, checkpoint_id=arguments["folder"])
     else:
@@ -168,7 +200,7 @@ def job_torch_checkpoint(arguments):
         dcp.load(state, checkpoint_id=arguments["folder"])
     result = {"version": store.version, "lr": optimiser.param_groups[0]["lr"]}
     result["saved"] = _digests(store)
-    ids, factors = batch_of(context.rank, 7)
+    ids, factors = batch_of(rank, 7)
     loss_of(embedding(ids), factors).backward()
     optimiser.step()
     result["next"] = _digests(store)
@@ -186,7 +218,7 @@ def _digests(store):
 
 def job_scale(arguments):
     """Scaled steps of which trainer 1 has an infinity, or no gradients, in some."""
-    context, store = _store(arguments)
+    rank, store = _store(arguments)
     embedding = khop.nn.DistEmbedding(NUM_ROWS, 2, store, "e", init="zeros")
     dense = torch.nn.Linear(1, 1)
     optimisers = khop.optim.SparseSGD(embedding, lr=1.0), torch.optim.SGD(dense.parameters(), 1.0)
@@ -195,9 +227,9 @@ def job_scale(arguments):
     else:
         scaler, optimisers = torch.amp.GradScaler("cpu", init_scale=8.0), optimisers[:1]
     steps = []
-    for factor in (1.0, float("inf") if context.rank else 2.0, 4.0):
+    for factor in (1.0, float("inf") if rank else 2.0, 4.0):
         loss = (embedding(torch.tensor([3, 3])) * factor).sum() + dense(torch.ones(1, 1)).sum()
-        if factor == 4.0 and context.rank and arguments["own"]:
+        if factor == 4.0 and rank and arguments["own"]:
             loss = dense(torch.ones(1, 1)).sum()
             optimisers[0].zero_grad()
         scaler.scale(loss).backward()

@@ -128,6 +128,7 @@ class TrainerContext(DistContext):
         super().__init__(role, members.world_size, members.rank, group_name)
         self.members = members
         self._counts: dict[str, itertools.count[int]] = {}
+        self._groups: weakref.WeakSet[Closable] = weakref.WeakSet()
 
     def next_name(self, prefix: str) -> str:
         """Return a new name for an object: 'loader-0', 'loader-1', ... for the prefix 'loader'.
@@ -138,9 +139,20 @@ class TrainerContext(DistContext):
         """
         return f"{prefix}-{next(self._counts.setdefault(prefix, itertools.count()))}"
 
+    def close_before_leaving(self, group: Closable) -> None:
+        """Register an object to close before this trainer leaves, if it still exists then.
+
+        :meta private:
+        """
+        self._groups.add(group)
+
+    def _close_groups(self) -> None:
+        for group in list(self._groups):
+            group.close()
+
 
 class Closable(Protocol):
-    """Object with a method `close`, for `WorkerContext.close_before_leaving`."""
+    """Object with a method `close`, for `TrainerContext.close_before_leaving`."""
 
     def close(self) -> None:
         """Release all resources. A second call does nothing."""
@@ -174,7 +186,6 @@ class WorkerContext(TrainerContext):
         self.insecure = insecure
         self.store = store
         self._servers_to_keep: list[Callable[[], None]] = []
-        self._groups: weakref.WeakSet[Closable] = weakref.WeakSet()
         self._uses_others = False
         self._is_closed = False
         self.others_have_finished = members.world_size == 1
@@ -182,13 +193,6 @@ class WorkerContext(TrainerContext):
     def keep_for_others(self, close: Callable[[], None]) -> None:
         """Register `close`, which ends a server. It is called when all trainers have finished."""
         self._servers_to_keep.append(close)
-
-    def close_before_leaving(self, group: Closable) -> None:
-        """Register an object to close before this trainer leaves, if it still exists then.
-
-        :meta private:
-        """
-        self._groups.add(group)
 
     def use_others(self) -> None:
         """Record that this trainer uses other trainers' servers, which stay until it has left."""
@@ -205,8 +209,7 @@ class WorkerContext(TrainerContext):
         if self._is_closed:
             return
         self._is_closed = True
-        for group in list(self._groups):
-            group.close()
+        self._close_groups()
         takes_part = bool(self.members.others) and (
             self._uses_others or bool(self._servers_to_keep)
         )

@@ -86,13 +86,14 @@ class Barrier:
         failure: Any = None if error is None else self._given_up
         if error is not None and error is not self._failure:
             if isinstance(error, OSError):
-                self._look_for_failures()
+                with contextlib.suppress(OSError):
+                    self._look_for_failures()
                 self.check()
             failure = describe_error(error)
         if error is None:
             members.post(f"{self._name}/state", "ended")
         elif failure is not None:
-            with contextlib.suppress(RuntimeError):  # the store is gone: the others notice it, too
+            with contextlib.suppress(RuntimeError, OSError):  # the store is gone: all notice it
                 members.announce(f"{self._name}/failed", failure)
 
     def _look_for_failures(self) -> None:
@@ -158,7 +159,7 @@ class Barrier:
             value: anything that JSON can hold.
 
         Returns:
-            The values of all members, by rank.
+            The values of all members, in the order of their ranks.
 
         Raises:
             RendezvousError: a member has failed, or a missing member has given no sign of life for
@@ -166,7 +167,7 @@ class Barrier:
         """
         members, name = self._members, f"{self._name}/{step}"
         members.publish(name, value)
-        everybody = range(members.world_size)
+        everybody = members.ranks
         pause, last_look = 0.005, time.monotonic()
         while len(values := members.get_all(name, everybody, _LOOK_SECONDS)) < len(everybody):
             self.check()

@@ -20,12 +20,14 @@ class Sighting(NamedTuple):
         silent: seconds since the last sign of life, by the store's clock. None if it measures none.
         has_left: True if the member has left without a failure.
         where: its process and machine. '' if not known.
+        is_cut_off: True if its connection to the store has ended, and it has made no other.
     """
 
     renewals: int | None = None
     silent: float | None = None
     has_left: bool = False
     where: str = ""
+    is_cut_off: bool = False
 
 
 class Failure(NamedTuple):

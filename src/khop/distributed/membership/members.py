@@ -33,7 +33,7 @@ from khop.errors import RendezvousError
 from khop.interrupts import raise_dropped
 
 _BEAT_SECONDS = 1.0
-# Most seconds of silence once the store is unreachable: no notice can come any more.
+# Most seconds of silence once the store is unreachable for this member, or for the other one.
 _SILENCE_WITHOUT_STORE = 3.0
 # Seconds for values that are still to be published. Then a call of the store is cut off.
 _CLOSING_SECONDS = 3.0
@@ -51,6 +51,7 @@ class Membership:
         timeout: seconds to wait for a member that has not arrived yet.
         lease: seconds without a sign of life after which a member counts as ended. If None,
             $KHOP_LEASE or 30.
+        ranks: ranks of the members, if they are not 0 to `world_size` - 1.
 
     Attributes:
         role: role of the members in errors.
@@ -64,13 +65,15 @@ class Membership:
         world_size: int,
         timeout: float,
         lease: float | None = None,
+        ranks: Sequence[int] | None = None,
     ) -> None:
         self.rank = rank
         self.world_size = world_size
+        self.ranks = range(world_size) if ranks is None else ranks
         self.timeout = timeout
         self.lease = lease_seconds() if lease is None else lease
         self.role = store.role
-        self.others = [r for r in range(world_size) if r != rank]
+        self.others = [r for r in self.ranks if r != rank]
         self._store = store
         self._table = LeaseTable()
         self._leases: dict[int, Lease] = {}
@@ -161,12 +164,12 @@ class Membership:
         )
 
     def all_gather(self, name: str, action: str) -> list[Any]:
-        """Wait for all members' values `name`, and return them by rank.
+        """Wait for all members' values `name`, and return them in the order of `ranks`.
 
         RendezvousError names late members, and the `action` that publishes a value.
         """
-        values = self.wait_for(name, range(self.world_size), action)
-        return [values[rank] for rank in range(self.world_size)]
+        values = self.wait_for(name, self.ranks, action)
+        return [values[rank] for rank in self.ranks]
 
     # Leases and failures ------------------------------------------------------------------------
 
@@ -253,7 +256,7 @@ class Membership:
     def _failure_of(self, rank: int) -> Failure | None:
         seconds, seen = self._leases[rank].silence(), self._sightings.get(rank)
         limit = self.timeout if seen is None else self.lease  # if None, it is still to come
-        if not self.has_store:
+        if not self.has_store or (seen is not None and seen.is_cut_off):
             limit = min(limit, _SILENCE_WITHOUT_STORE)
         has_left = seen is not None and seen.has_left
         if seconds <= limit and not has_left:

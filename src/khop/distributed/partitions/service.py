@@ -168,13 +168,22 @@ class PartitionService:
         Raises:
             ValueError: the service was made without requests that have a state.
         """
+        client = PartitionClient(self.primaries(), self.credentials, timeout)
+        self.endpoint_registry.follow(client, primary_key)
+        return client
+
+    def primaries(self) -> dict[int, Endpoint]:
+        """Return the last known endpoints of the servers with the state of each partition.
+
+        Starts this trainer's servers first.
+
+        Raises:
+            ValueError: the service was made without requests that have a state.
+        """
         if not self._requests:
             raise ValueError("no state: name modules of requests (requests=)")
         by_key = self._by_key()
-        endpoints = {part: by_key[primary_key(part)] for part in range(self._folder.num_parts)}
-        client = PartitionClient(endpoints, self.credentials, timeout)
-        self.endpoint_registry.follow(client, primary_key)
-        return client
+        return {part: by_key[primary_key(part)] for part in range(self._folder.num_parts)}
 
     def client(self, timeout: float) -> PartitionClient | None:
         """Connect to the other partitions. None if all are read from files."""

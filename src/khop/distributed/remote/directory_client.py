@@ -134,33 +134,38 @@ class DirectoryClient(ServerClient):
             )
         return table
 
-    def publish(self, name: str, value: object) -> None:
-        """Publish a value of this client under a name. A restarted directory gets it again."""
+    def publish(self, name: str, value: object, lost: float | None = None) -> None:
+        """Publish a value of this client under a name. A restarted directory gets it again.
+
+        `lost`: see `request`.
+        """
         self._published[name] = json_array(value)
-        self.request(None, self._publication(name), [self._published[name]])
+        self.request(None, self._publication(name), [self._published[name]], lost=lost)
 
     def forget(self, name: str) -> None:
         """Forget a value of this client, so that a restarted directory does not get it again."""
         self._published.pop(name, None)
 
-    def look_up(self) -> Table:
-        """Request and return the directory's table, with all clients.
+    def look_up(self, lost: float | None = None) -> Table:
+        """Request and return the directory's table, with all clients. `lost`: see `request`.
 
         Raises:
             ProtocolError: the reply is malformed.
         """
-        return read_table(self.request(None, Lookup()).arrays, self.name_of(None))
+        return read_table(self.request(None, Lookup(), lost=lost).arrays, self.name_of(None))
 
     def _publication(self, name: str) -> Publish:
         own = self._identity()
         assert own is not None, "a process without registration publishes"
         return Publish(own.rank, self.secret, name)
 
-    def wait_for(self, name: str, ranks: Sequence[int], wait: float) -> dict[int, Any]:
+    def wait_for(
+        self, name: str, ranks: Sequence[int], wait: float, lost: float | None = None
+    ) -> dict[int, Any]:
         """Return the values of this name of clients, by rank.
 
         Waits until all are published, at most `wait` seconds. A reply has at most 1 MiB of values,
-        so request the missing ones again.
+        so request the missing ones again. `lost`: see `request`.
 
         Raises:
             ProtocolError: the reply is malformed.
@@ -168,7 +173,7 @@ class DirectoryClient(ServerClient):
         own = self._identity()
         rank = 0 if own is None else own.rank
         request = WaitFor(rank, self.secret, name, list(ranks), wait)
-        reply = self.request(None, request, timeout=self.timeout + wait)
+        reply = self.request(None, request, timeout=self.timeout + wait, lost=lost)
         text, published = text_bytes(reply.arrays), reply.fields
         assert isinstance(published, Published)
         values, begin = {}, 0

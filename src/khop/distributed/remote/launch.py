@@ -14,6 +14,7 @@ from pathlib import Path
 from khop import codec
 from khop.channel.control import Op
 from khop.channel.shared import share
+from khop.data.hot_rows import parse_bytes
 from khop.distributed.dataset import DistDataset, check_dataset
 from khop.distributed.job.context import DistContext, DistRole, enter, get_context, leave
 from khop.distributed.membership.leases import lease_seconds
@@ -105,6 +106,7 @@ def init_server(
     host: str | None = None,
     methods: Sequence[str] = (),
     lease: float | None = None,
+    tensor_limit: int | str = "8GiB",
 ) -> ServerContext:
     """Start a graph server for a dataset, in a child process that ends with this one.
 
@@ -133,6 +135,8 @@ def init_server(
             The server imports these modules, and none that a client names.
         lease: seconds of silence after which a client counts as lost, 5 to 86,400. If None,
             $KHOP_LEASE. If that is not set, 30.
+        tensor_limit: maximum bytes of the tensors of clients' `GraphStore`s. A number, or a text
+            such as '64GB'.
 
     Returns:
         The context, also returned by `get_context`.
@@ -163,6 +167,7 @@ def init_server(
             insecure=insecure,
             timeout=request_timeout,
             lease=None if lease is None else lease_seconds(lease),
+            tensor_limit=parse_bytes(tensor_limit),
         )
         return start_server(dataset, config, methods, server_group_name)
 

@@ -105,13 +105,19 @@ class ServerEntry:
 
 @dataclass(frozen=True)
 class ClientEntry:
-    """A client as the directory lists it. `gone`: it has left, or was silent for too long."""
+    """A client as the directory lists it.
+
+    Attributes:
+        gone: it has left, or was silent for too long.
+        is_cut_off: its connection to the directory has ended, and it has not come back yet.
+    """
 
     incarnation: Digest
     name: ShortName
     pid: Pid
     silent: Seconds = 0.0
     gone: bool = False
+    is_cut_off: bool = False
 
 
 @dataclass(frozen=True)

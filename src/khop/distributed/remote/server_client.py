@@ -12,9 +12,10 @@ import abc
 import contextlib
 import os
 import threading
+import time
 from collections import deque
 from collections.abc import Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from typing import Any, NamedTuple
 
 import zmq
@@ -100,7 +101,7 @@ class ServerClient(abc.ABC):
     """
 
     def __init__(self, servers: Servers, timeout: float) -> None:
-        self._servers = servers
+        self.servers = servers
         self.master = servers.master
         self.timeout = timeout
         # The reason for which the thread has ended, if it has: it would not send further requests.
@@ -158,13 +159,31 @@ class ServerClient(abc.ABC):
         request: GraphServerRequest,
         arrays: Sequence[Array] = (),
         timeout: float | None = None,
+        lost: float | None = None,
     ) -> Reply:
         """Send a request with `arrays` to server `rank`. Wait for its reply, and return it.
 
-        If `rank` is None, to the directory. `timeout` is in seconds. If None, `self.timeout`.
+        If `rank` is None, to the directory. `timeout` is in seconds. If None, `self.timeout`. A
+        connection that stays lost for `lost` seconds is an error, too, unless `lost` is None.
         Errors are as for `submit` and its future.
         """
-        return self.submit(rank, request, arrays, timeout).result()
+        return self.wait_for_reply(self.submit(rank, request, arrays, timeout), rank, lost)
+
+    def wait_for_reply(
+        self, future: Future[Reply], rank: int | None, lost: float | None = None
+    ) -> Reply:
+        """Wait for the reply of server `rank` to a request, and return it. `lost`: see `request`.
+
+        `future` comes from `submit`.
+        """
+        while lost is not None and not wait([future], _TICK_MS / 1000).done:
+            connection = self._connections.get(rank)
+            since = None if connection is None else connection.lost_since
+            if connection is None or since is None or not connection.last_message_at:
+                continue  # it is up, or has never been up
+            if time.monotonic() - since > lost and future.cancel():
+                raise PartitionUnavailableError(f"{self.name_of(rank)} {connection.state()}")
+        return future.result()
 
     def _notify(self) -> None:
         with contextlib.suppress(OSError):  # closed meanwhile
@@ -198,7 +217,7 @@ class ServerClient(abc.ABC):
     def _run(self) -> None:
         ended: Exception = RuntimeError("it was closed")
         try:
-            self._connections[None] = self._new_connection(self._servers.directory)
+            self._connections[None] = self._new_connection(self.servers.directory)
             while not self._closing:
                 self._sleep()
                 while self._submitted:
@@ -235,7 +254,7 @@ class ServerClient(abc.ABC):
         return ("the directory" if rank is None else f"graph server {rank}") + where
 
     def _new_connection(self, endpoint: Endpoint | None) -> Connection:
-        return Connection(self._context, self._servers.credentials, endpoint)
+        return Connection(self._context, self.servers.credentials, endpoint)
 
     def _sleep(self) -> None:
         poller = zmq.Poller()
@@ -266,7 +285,7 @@ class ServerClient(abc.ABC):
         """Connect to server `rank` at its current address in the directory."""
         if self._table is not None and rank is not None:
             entry = self._table.servers.get(rank)
-            relocate(self._connections[rank], entry, self._servers.server_key)
+            relocate(self._connections[rank], entry, self.servers.server_key)
 
     def _send_again(self, rank: int | None) -> None:
         """Send again, over a new connection, the requests that were lost with the last one."""

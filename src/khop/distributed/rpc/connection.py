@@ -99,6 +99,11 @@ class Connection:
         return self.lost_since is None
 
     @property
+    def has_been_up(self) -> bool:
+        """True from the first successful connection at this endpoint on."""
+        return self._has_been_up
+
+    @property
     def address(self) -> str:
         """Address of the server, for messages."""
         return "an unknown address" if self.endpoint is None else self.endpoint.address

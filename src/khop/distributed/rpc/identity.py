@@ -10,6 +10,7 @@ which takes a fifth of a server's start.
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -51,6 +52,7 @@ class Source:
         is_proven: whether a key or the operating system proves `is_server`.
         has_own_key: whether `user` is a key that no other client has.
         key: public key of the connection. If None, it has none.
+        descriptor: file descriptor of the connection, and the inode of its socket. None if unknown.
     """
 
     connection: tuple[int, bytes]
@@ -59,6 +61,12 @@ class Source:
     is_proven: bool = False
     has_own_key: bool = False
     key: str | None = None
+    descriptor: tuple[int, int] | None = None
+
+    @property
+    def has_disconnected(self) -> bool:
+        """True if the connection has been closed."""
+        return has_ended(self.descriptor)
 
 
 NOBODY = Source((-1, b""), "")
@@ -99,6 +107,34 @@ def property_of(frame: zmq.Frame, name: str) -> str | None:
         return str(frame.get(name))
     except (zmq.ZMQError, ValueError):
         return None
+
+
+def descriptor_of(frame: zmq.Frame) -> tuple[int, int] | None:
+    """Return the descriptor of a frame's connection, and the inode of its socket. None if unknown.
+
+    Another connection may get the same descriptor later, but not the same inode.
+    """
+    try:
+        descriptor = int(frame.get(zmq.SRCFD))
+    except (ValueError, zmq.ZMQError):
+        return None
+    return descriptor, _inode(descriptor)
+
+
+def has_ended(connection: tuple[int, int] | None) -> bool:
+    """Return True if a connection (see `descriptor_of`) has been closed. False if it is unknown."""
+    if connection is None:
+        return False
+    descriptor, inode = connection
+    return inode == -1 or _inode(descriptor) != inode
+
+
+def _inode(descriptor: int) -> int:
+    """Return the inode of a descriptor's file. -1 if it is closed."""
+    try:
+        return os.fstat(descriptor).st_ino
+    except OSError:
+        return -1
 
 
 class KeyGate:

@@ -128,6 +128,14 @@ class PartitionClient:
         """Return {partition: reason} of the servers that have ended and will not return."""
         return {p: c.final for p, c in self._connections.items() if c.final is not None}
 
+    def lost(self) -> dict[int, float]:
+        """Return {partition: time of the loss} of connections that are down (`time.monotonic`).
+
+        Connections that have never been up are left out.
+        """
+        lost = {p: c.lost_since for p, c in self._connections.items() if c.has_been_up}
+        return {part: since for part, since in lost.items() if since is not None}
+
     def give_up(self, part: int, why: str) -> None:
         """Fail all requests to a partition until its server is back. `why` is the reason."""
         self._connections[part].give_up(why)

@@ -12,7 +12,6 @@ A request whose sender has disconnected ends at its next slice. `close` ends all
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections import deque
@@ -27,7 +26,7 @@ from khop.data.tickets import Ticket
 from khop.data.waiter import Waiter
 from khop.distributed.rpc.fair_queue import FairQueue, Turn
 from khop.distributed.rpc.frame_handler import refusal
-from khop.distributed.rpc.identity import NOBODY, Source
+from khop.distributed.rpc.identity import NOBODY, Source, descriptor_of, has_ended
 from khop.distributed.rpc.limits import DEFAULT, Limits, check_unread
 from khop.errors import ProtocolError
 
@@ -58,7 +57,7 @@ class _Job:
         front: index of the server's socket that it came from.
         peer: ZeroMQ's name of the sender.
         tickets: the reads that the generator waits for, if any.
-        inode: inode of the sender's connection, by which its end is noticed.
+        connection: descriptor and inode of the sender's connection, by which its end is noticed.
     """
 
     front: int
@@ -67,22 +66,14 @@ class _Job:
     source: Source
     steps: Generator[list[Ticket] | None, None, list[Any]] | None = None
     tickets: list[Ticket] | None = None
-    inode: int | None = None
+    connection: tuple[int, int] | None = None
 
     def is_abandoned(self) -> bool:
         """Return True if the connection over which the request came has been closed."""
-        try:
-            # libzmq attaches the descriptor of its connection, which another may have by now.
-            descriptor = int(self.frames[0].get(zmq.SRCFD))
-        except (IndexError, ValueError, zmq.ZMQError):
-            return False  # unknown
-        try:
-            inode = os.fstat(descriptor).st_ino
-        except OSError:
-            return True
-        if self.inode is None:
-            self.inode = inode
-        return inode != self.inode
+        if self.connection is None and self.frames:
+            self.connection = descriptor_of(self.frames[0])
+            return self.connection is not None and self.connection[1] == -1
+        return has_ended(self.connection)
 
 
 class RequestThreads:

@@ -33,7 +33,8 @@ from khop.loader.batches.collate import to_tensor
 from khop.storage.folder import FolderMeta
 from khop.typing import NODE, Array, EdgeType, Int64Array
 
-_EDGES = (None, None)  # group of a homogeneous graph's edge attributes
+EDGES = (None, None)
+"""Group of a homogeneous graph's edge attributes."""
 
 
 class _AttrQuery(NamedTuple):
@@ -74,7 +75,7 @@ class PartitionStores(FeatureStore, GraphStore):  # type: ignore[misc]
             if meta.heterogeneous:
                 listed += [TensorAttr(edge_type.name, name) for name in edge_type.attrs]
             else:
-                listed += [EdgeTensorAttr(_EDGES, name) for name in edge_type.attrs]
+                listed += [EdgeTensorAttr(EDGES, name) for name in edge_type.attrs]
         return listed
 
     def _get_tensor_size(self, attr: TensorAttr) -> tuple[int, ...] | None:
@@ -95,7 +96,7 @@ class PartitionStores(FeatureStore, GraphStore):  # type: ignore[misc]
         # PyG's loaders pass the same index for all attributes of a type: it is looked up once.
         groups: dict[tuple[str, int, int], list[str]] = {}
         for a in query:
-            if not (a.index is None or a.is_label or a.index is _LEFT_OUT):
+            if not (a.index is None or a.is_label or a.index is LEFT_OUT):
                 names = groups.setdefault((a.element, a.type_index, id(a.index)), [])
                 names += [] if a.name in names else [a.name]
         indices = {id(a.index): a.index for a in query}
@@ -108,7 +109,7 @@ class PartitionStores(FeatureStore, GraphStore):  # type: ignore[misc]
         return [self._value(a, rows.get((a.element, a.type_index, id(a.index)))) for a in query]
 
     def _value(self, query: _AttrQuery, rows: dict[str, Array] | None) -> Tensor | None:
-        if query.index is _LEFT_OUT:
+        if query.index is LEFT_OUT:
             return None
         element, type_index, name, index, is_label = query
         meta = self.meta.types(element)[type_index]
@@ -116,7 +117,7 @@ class PartitionStores(FeatureStore, GraphStore):  # type: ignore[misc]
         if is_label:
             value = self.node_labels[meta.name]
             if index is not None:
-                value = value[torch.from_numpy(_ids(index, meta.count))]
+                value = value[torch.from_numpy(selected_ids(index, meta.count))]
         else:
             if rows is None:
                 array = self.reader.attribute(element, type_index, name, self.peers)
@@ -137,12 +138,7 @@ class PartitionStores(FeatureStore, GraphStore):  # type: ignore[misc]
         if isinstance(group, (tuple, list)):
             type_index = self._edge_type_index(tuple(group))
             if type_index is not None and attr.attr_name in meta.edge_types[type_index].attrs:
-                if isinstance(attr, EdgeTensorAttr) and index is not None:
-                    edge = edges_of_nodes(index)
-                    index = _left_out(attr) if edge is None else edge
-                elif isinstance(index, SampledEdges):
-                    index = index.edge
-                return _AttrQuery("edge", type_index, attr.attr_name, index)
+                return _AttrQuery("edge", type_index, attr.attr_name, edge_ids_of(attr, index))
         else:
             name = NODE if group is None and not meta.heterogeneous else group
             type_index = _find([t.name for t in meta.node_types], name)
@@ -164,12 +160,12 @@ class PartitionStores(FeatureStore, GraphStore):  # type: ignore[misc]
             known = stored_edges(index)
             if known is not None and known[:2] == (self.opened.fingerprint, type_index):
                 return known.positions
-            ids = _ids(index, self.meta.edge_types[type_index].count)
+            ids = selected_ids(index, self.meta.edge_types[type_index].count)
             positions: Int64Array = self.reader.positions(type_index, ids, self.peers)
             return positions
         node_type = self.meta.node_types[type_index]
         id_map: Array = self.opened.id_map(node_type.name)
-        return id_map[_ids(index, node_type.count)].astype(np.int64)
+        return id_map[selected_ids(index, node_type.count)].astype(np.int64)
 
     def _put_tensor(self, *_: object) -> NoReturn:
         raise RuntimeError(
@@ -242,7 +238,18 @@ def _find(names: Sequence[Any], name: Any) -> int | None:
     return names.index(name) if name in names else None
 
 
-def _ids(index: Any, count: int) -> Int64Array:
+def edge_ids_of(attr: TensorAttr, index: Any) -> Any:
+    """Return the index by edge id of an attribute of edges, for which PyG may have nodes.
+
+    `LEFT_OUT` if the nodes are of no sampler of khop.
+    """
+    if isinstance(attr, EdgeTensorAttr) and index is not None:
+        edge = edges_of_nodes(index)
+        return _left_out(attr) if edge is None else edge
+    return index.edge if isinstance(index, SampledEdges) else index
+
+
+def selected_ids(index: Any, count: int) -> Int64Array:
     """Return the ids, [n] int64, that an index selects from `count` rows.
 
     Raises:
@@ -262,7 +269,7 @@ def _ids(index: Any, count: int) -> Int64Array:
     return ids
 
 
-_LEFT_OUT = object()
+LEFT_OUT = object()
 """Placeholder for the index of an attribute that is left out of a batch."""
 
 
@@ -270,7 +277,7 @@ def _left_out(attr: TensorAttr) -> object:
     warnings.warn(
         f"edge attribute '{attr.attr_name}' is left out: PyG's loaders ask for it by node id. Draw "
         "with khop.distributed.PartitionSampler, or get it by edge id: "
-        f"dataset.get_tensor({_EDGES}, '{attr.attr_name}', index=batch.e_id)",
+        f"dataset.get_tensor({EDGES}, '{attr.attr_name}', index=batch.e_id)",
         stacklevel=2,
     )
-    return _LEFT_OUT
+    return LEFT_OUT

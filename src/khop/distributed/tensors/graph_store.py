@@ -13,20 +13,21 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import partial
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch_geometric.data import Data, HeteroData
 
 from khop.data.arrays import STORAGE, to_array
 from khop.data.hot_rows import parse_bytes
-from khop.distributed.dataset import DistDataset, check_dataset
+from khop.distributed.dataset import DistDataset
 from khop.distributed.tensors import checkpoint
 from khop.distributed.tensors.graph_tensor import GraphTensor
 from khop.distributed.tensors.propagation import Hops, actions
+from khop.distributed.tensors.store_access import access_of
 from khop.distributed.tensors.store_client import StoreClient
+from khop.distributed.tensors.store_reader import GraphStoreReader
 from khop.distributed.tensors.tensor_requests import (
     CreateTensor,
     DeleteTensor,
@@ -36,11 +37,11 @@ from khop.distributed.tensors.tensor_requests import (
     first_values,
     stored_numbers,
 )
+from khop.distributed.tensors.tensor_view import Batch, rows_in_batches
 from khop.distributed.tensors.torch_checkpoint import TorchState
 from khop.storage.aggregation import Aggregation
-from khop.typing import Array, EdgeType, NodeType, RowInit
+from khop.typing import Array, EdgeType, Int64Array, NodeType, RowInit
 
-_Batch = TypeVar("_Batch", Data, HeteroData)
 _ROWS_AT_ONCE = 1 << 16  # of first values, that a trainer sends before it waits
 
 
@@ -52,12 +53,18 @@ class GraphStore(TorchState):
     partition runs a server process that has the partition's rows. If that process ends, its rows
     are lost, and all trainers get an exception: restore a checkpoint then.
 
+    For clients of graph servers, the servers have the rows. Each job of clients has tensors of its
+    own, which end when its clients have left.
+
     Args:
-        dataset: the dataset of this trainer.
+        dataset: the dataset of this trainer. None for a client of graph servers.
         timeout: seconds that a request may take.
+        job: name of the job, for clients. If None, the name of the clients' group.
+        clients: ranks of the clients of the job. If None, all clients.
 
     Raises:
-        TypeError: something else than a `DistDataset`, such as a client's graph servers.
+        TypeError: something else than a `DistDataset`.
+        ValueError: a client's arguments that do not fit.
         RendezvousError: trainers have different folders, or no trainer has some partition.
 
     Example:
@@ -68,12 +75,19 @@ class GraphStore(TorchState):
         (1, [[1.0, 1.0], [0.0, 0.0], [2.0, 2.0]])
     """
 
-    def __init__(self, dataset: DistDataset, timeout: float = 180.0) -> None:
-        self._client = StoreClient(check_dataset(dataset, "dataset"), timeout)
-        self._meta = dataset.meta
+    def __init__(
+        self,
+        dataset: DistDataset | None,
+        timeout: float = 180.0,
+        *,
+        job: str | None = None,
+        clients: Sequence[int] | None = None,
+    ) -> None:
+        self._client = StoreClient(access_of(dataset, job, clients), timeout)
+        self._meta = self._client.meta
         self._tensors: dict[str, GraphTensor] = {}
         self._first_version = 0
-        dataset.context.close_before_leaving(self)
+        self._client.access.graph.context.close_before_leaving(self)
 
     def __repr__(self) -> str:
         """Return the tensors and the number of completed steps."""
@@ -314,7 +328,7 @@ class GraphStore(TorchState):
             self.delete(tensor.name)
         return self.version
 
-    def transform(self, names: Sequence[str]) -> Callable[[_Batch], _Batch]:
+    def transform(self, names: Sequence[str]) -> Callable[[Batch], Batch]:
         """Return a function that adds rows of tensors to batches, for `transform=` of a loader.
 
         The trainer pulls the rows when a batch is handed out, as they were after the last step.
@@ -325,16 +339,17 @@ class GraphStore(TorchState):
         """
         tensors = [self[name] for name in names]
 
-        def add_rows(batch: _Batch) -> _Batch:
-            for tensor in tensors:
-                is_typed = isinstance(batch, HeteroData)
-                target = batch[tensor.group] if is_typed else batch
-                ids = target.n_id if tensor.spec.element == "node" else target.e_id
-                target[tensor.name] = tensor.pull(ids)
-            batch.store_version = self.version
-            return batch
+        def read(ids: list[Int64Array]) -> tuple[list[Array], int]:
+            return [t.read(own) for t, own in zip(tensors, ids, strict=True)], self.version
 
-        return add_rows
+        return rows_in_batches(tensors, read)
+
+    def reader(self) -> GraphStoreReader:
+        """Return read-only access to the tensors, which can be pickled for another process.
+
+        The process is on this trainer's machine, or a graph server's client.
+        """
+        return GraphStoreReader.of_access(self._client.access.for_readers())
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write all tensors to a new folder, as .npy files. All trainers call it together.
@@ -381,6 +396,7 @@ class GraphStore(TorchState):
         self._client.together(
             "load", None, partial(checkpoint.load, self._client, tensors, saved, folder)
         )
+        self._client.set_version(saved.version)
         self._first_version = saved.version - self._client.num_steps
 
     def close(self) -> None:

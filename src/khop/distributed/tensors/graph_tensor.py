@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from khop import _native
 from khop.channel.message import FRAME_BYTES
 from khop.channel.pool import BufferPool
-from khop.data.arrays import check_range, storage_dtype, to_array, to_ids
+from khop.data.arrays import storage_dtype, to_array
 from khop.data.tickets import Ticket
 from khop.distributed.tensors.store_client import StoreClient
 from khop.distributed.tensors.tensor_requests import (
@@ -25,8 +23,8 @@ from khop.distributed.tensors.tensor_requests import (
     TensorSpec,
     stored_numbers,
 )
+from khop.distributed.tensors.tensor_view import TensorView
 from khop.errors import ProtocolError
-from khop.loader.batches.collate import to_tensor
 from khop.typing import Array, ArrayLike, EdgeType, Int64Array, NodeType, Reduce
 
 _MAX_IDLE = 256 << 20
@@ -64,7 +62,7 @@ class Push:
         self._client.wait(self._tickets)
 
 
-class GraphTensor:
+class GraphTensor(TensorView):
     """Rows of all nodes or edges of a type, in the memory of the partitions' servers.
 
     `GraphStore.create_node_tensor` and `create_edge_tensor` make these objects.
@@ -85,12 +83,8 @@ class GraphTensor:
     def __init__(
         self, client: StoreClient, name: str, group: NodeType | EdgeType, spec: TensorSpec
     ) -> None:
-        self.name, self.group = name, group
+        super().__init__(name, group, spec, client.bounds_of(spec))
         self._client = client
-        self.spec = spec
-        self._bounds = client.bounds_of(spec)
-        self.shape = torch.Size((self._bounds[-1], *spec.shape))
-        self.dtype: torch.dtype = getattr(torch, spec.dtype)
         self._shared: dict[int, Array] = {}
         self._pool = BufferPool(_MAX_IDLE)
 
@@ -118,40 +112,6 @@ class GraphTensor:
         """
         self._shared.clear()
 
-    def __repr__(self) -> str:
-        """Return name, type, shape and dtype."""
-        return f"GraphTensor('{self.name}', {self.group!r}, {list(self.shape)}, {self.spec.dtype})"
-
-    def __len__(self) -> int:
-        """Return the number of rows."""
-        return self.shape[0]
-
-    def __getitem__(self, ids: ArrayLike | slice | int) -> Tensor:
-        """Return rows: short for `pull`. An int gives a row without the first axis."""
-        if isinstance(ids, int):
-            return self.pull([ids])[0]
-        return self.pull(ids)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all rows, over all partitions."""
-        return self.shape[0] * self.spec.rows.nbytes
-
-    def pull(self, ids: ArrayLike | slice | None = None) -> Tensor:
-        """Return rows as they were after the last step, with all relaxed pushes that have arrived.
-
-        Args:
-            ids: [n] int64 original ids, in any order, also repeated, or a slice. If None, all rows.
-
-        Returns:
-            [n, *shape] tensor of the tensor's dtype, on the CPU.
-
-        Raises:
-            IndexError: an id does not exist.
-            StateLostError, PartitionUnavailableError: see `Push.wait`.
-        """
-        return to_tensor(self.read(self._ids(ids)), self.spec.dtype)
-
     def read(self, ids: Int64Array) -> Array:
         """Return rows as an array: see `pull`.
 
@@ -171,7 +131,7 @@ class GraphTensor:
             _native.gather_parts(parts, rows, out)
             return out
         tickets, targets = [], []
-        for part, local, at in self._pieces(rows, FRAME_BYTES):
+        for part, local, at in self._pieces(rows):
             if part in self._shared:
                 _native.gather(self._shared[part], local, out, at)
                 continue
@@ -283,24 +243,6 @@ class GraphTensor:
             packed.append(self._pool.empty((len(chosen), *values.shape[1:]), values.dtype))
             _native.gather(values, chosen, packed[-1])
         return packed
-
-    def _ids(self, ids: ArrayLike | slice | None) -> Int64Array:
-        if ids is None or isinstance(ids, slice):
-            return np.arange(len(self), dtype=np.int64)[ids or slice(None)]
-        original = to_ids(ids, "ids").astype(np.int64, copy=False)
-        check_range(original, len(self), f"ids of '{self.name}'")
-        return original
-
-    def _pieces(
-        self, rows: Int64Array, nbytes: int
-    ) -> Iterable[tuple[int, Int64Array, Int64Array]]:
-        """Yield part, local rows and positions in `rows`, for a message with `nbytes` each."""
-        count = max(nbytes // max(self.spec.rows.nbytes, 8), 1)
-        _, grouped, positions, offsets = _native.split_by_owner(rows, self._bounds)
-        for part, (begin, end) in enumerate(itertools.pairwise(offsets)):
-            for first in range(begin, end, count):
-                piece = slice(first, min(first + count, end))
-                yield part, grouped[piece] - self._bounds[part], positions[piece]
 
 
 def _row_bytes(values: Array) -> int:

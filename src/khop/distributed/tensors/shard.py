@@ -8,21 +8,23 @@ on the order of arrival, nor on the number of parts.
 
 from __future__ import annotations
 
+import json
 import math
 import os
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from io import FileIO
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from khop import _native
+from khop import _native, codec
 from khop.channel.arena import create_memory, map_memory
 from khop.channel.pool import BufferPool
-from khop.distributed.rpc.frame_handler import RequestType, Steps
+from khop.distributed.rpc.frame_handler import Answer, RequestType, Steps
 from khop.distributed.rpc.limits import DEFAULT, check_reply_bytes
 from khop.distributed.rpc.protocol import check_empty, check_index, ids_of
+from khop.distributed.tensors.accounts import Account
 from khop.distributed.tensors.disk_rows import DiskRows, Table, get_rows, most_rows, set_rows
 from khop.distributed.tensors.tensor_requests import (
     GRADIENT,
@@ -31,18 +33,20 @@ from khop.distributed.tensors.tensor_requests import (
     STAGED_BYTES,
     CreateTensor,
     DeleteTensor,
+    DescribeStore,
     EndStep,
     MakeStagingArea,
     PullRows,
     PushRows,
     ReadStep,
     RowUpdate,
+    SetVersion,
     ShareTensor,
     TensorSpec,
     normal_rows,
     rows_in,
 )
-from khop.errors import ProtocolError
+from khop.errors import ProtocolError, StateLostError
 from khop.storage.part import Part
 from khop.typing import Array, Int64Array
 
@@ -72,86 +76,110 @@ class _Held(NamedTuple):
 
 
 class Shard:
-    """The rows of one part of all tensors."""
+    """The rows of one part of all tensors of a store.
 
-    def __init__(self, part: Part) -> None:
+    Args:
+        part: the part.
+        account: counts the bytes of rows and of pushes. If None, rows are bounded by the machine's
+            memory.
+    """
+
+    def __init__(self, part: Part, account: Account | None = None) -> None:
         self._part = part
+        self._account = account or Account(None, "the server")
         self._specs: dict[str, TensorSpec] = {}
         self._values: dict[str, Table] = {}
         self._memory: dict[str, FileIO] = {}
-        self._step = 0
+        self._step = self._version = 0
+        self._is_in_step = self._is_damaged = False
         self._held: list[_Held] = []
         self._held_bytes = 0
         self._areas: list[tuple[FileIO, Array]] = []
         self._pool = BufferPool(_MAX_IDLE)
 
+    @property
+    def num_tensors(self) -> int:
+        return len(self._specs)
+
+    @property
+    def version(self) -> int:
+        return self._version
+
     def types(self) -> list[RequestType]:
         """Return the table of the requests to the shard."""
-        return [
-            RequestType(CreateTensor, "write", self.create, carries=0),
-            RequestType(DeleteTensor, "write", self.delete, carries=0),
-            RequestType(PushRows, "write", self.push, carries=_PUSH_BYTES, arrays=1 + _PUSH_PIECES),
-            RequestType(EndStep, "write", self.end_step, carries=0),
-            RequestType(ReadStep, "read_state", self.read_step, carries=0),
-            RequestType(ShareTensor, "read_state", self.share, carries=0),
-            RequestType(MakeStagingArea, "read_state", self.make_area, carries=0),
-            RequestType(PullRows, "read_state", self.pull, carries=_PUSH_BYTES, arrays=1),
-        ]
+        staging = RequestType(MakeStagingArea, "read_state", self.make_area, carries=0)
+        return [*tensor_types(lambda request: self), staging]
 
     def create(self, request: CreateTensor, arrays: list[Array]) -> Steps:
         """Make a tensor's rows with their first values."""
         check_empty(arrays)
         name, spec = request.name, request.spec
-        if name in self._specs:
-            raise ProtocolError(f"there is a tensor '{name}' already")
-        if len(self._specs) >= _MAX_TENSORS:
-            raise ProtocolError(f"there are {_MAX_TENSORS} tensors already: delete some")
+        self._check_new(name)
         types = self._part.meta.types(spec.element)
         bounds = types[check_index(spec.type_index, len(types), "type")].bounds
         first, count = bounds[self._part.part], bounds[self._part.part + 1]
         count -= first
-        nbytes = count * spec.rows.nbytes
-        if spec.cache_bytes is not None:
-            nbytes = min(nbytes, spec.cache_bytes)
-        if nbytes > (available := _available_memory()):
-            raise MemoryError(
-                f"{nbytes >> 20} MiB for tensor '{name}' in partition {self._part.part}: the "
-                f"server's machine has {available >> 20} MiB"
-            )
         if spec.seed is not None and not spec.dtype.startswith(("float", "bfloat")):
             raise ProtocolError(f"normal first values need floats (got '{spec.dtype}')")
+        nbytes = count * spec.rows.nbytes
+        in_memory = nbytes if spec.cache_bytes is None else min(nbytes, spec.cache_bytes)
+        if in_memory > (available := _available_memory()):
+            raise MemoryError(
+                f"{in_memory >> 20} MiB for tensor '{name}' in partition {self._part.part}: the "
+                f"server's machine has {available >> 20} MiB"
+            )
+        self._account.take(nbytes, f"tensor '{name}' in partition {self._part.part}")
+        table: Table | None = None
         memory = None
-        if spec.cache_bytes is None:
-            memory = os.fdopen(create_memory(nbytes, "khop-tensor"), "r+b", 0)
-            table: Table = rows_in(memory.fileno(), count, spec.rows)
-        else:
-            table = DiskRows(count, spec.rows, spec.cache_bytes)
-        if spec.seed is not None:
-            name_of_ids = "id" if spec.element == "node" else "edge_id"
-            ids = self._part.feature(spec.element, spec.type_index, name_of_ids)
-            at_once = max(_BYTES_AT_ONCE // max(8 * spec.rows.nbytes, 8), 1)
-            for begin in range(0, count, most_rows(at_once, table)):
-                rows = np.arange(begin, min(begin + most_rows(at_once, table), count))
-                values = normal_rows(spec.seed, ids.gather(rows), spec.rows)
-                set_rows(table, rows, values)
-                yield None
+        try:
+            if spec.cache_bytes is None:
+                memory = os.fdopen(create_memory(nbytes, "khop-tensor"), "r+b", 0)
+                table = rows_in(memory.fileno(), count, spec.rows)
+            else:
+                table = DiskRows(count, spec.rows, spec.cache_bytes)
+            if spec.seed is not None:
+                yield from self._fill(table, spec, spec.seed)
+            self._check_new(name)  # between slices, another request may have made it
+        except BaseException:
+            self._account.give(nbytes)
+            if isinstance(table, DiskRows):
+                table.close()
+            raise
         self._specs[name], self._values[name] = spec, table
         if memory is not None:
             self._memory[name] = memory
         return []
 
+    def _check_new(self, name: str) -> None:
+        if name in self._specs:
+            raise ProtocolError(f"there is a tensor '{name}' already")
+        if len(self._specs) >= _MAX_TENSORS:
+            raise ProtocolError(f"there are {_MAX_TENSORS} tensors already: delete some")
+
+    def _fill(self, table: Table, spec: TensorSpec, seed: int) -> Generator[None, None, None]:
+        """Fill a new tensor's rows with normal values."""
+        name_of_ids = "id" if spec.element == "node" else "edge_id"
+        ids = self._part.feature(spec.element, spec.type_index, name_of_ids)
+        at_once = most_rows(max(_BYTES_AT_ONCE // max(8 * spec.rows.nbytes, 8), 1), table)
+        for begin in range(0, len(table), at_once):
+            rows = np.arange(begin, min(begin + at_once, len(table)))
+            set_rows(table, rows, normal_rows(seed, ids.gather(rows), spec.rows))
+            yield None
+
     def delete(self, request: DeleteTensor, arrays: list[Array]) -> list[Array]:
         """End a tensor, and drop its pushes."""
         check_empty(arrays)
-        self._tensor(request.name)
-        del self._specs[request.name]
-        table = self._values.pop(request.name)
+        table = self._tensor(request.name)
+        self._account.give(table.nbytes)
+        del self._specs[request.name], self._values[request.name]
         if isinstance(table, DiskRows):
             table.close()
         else:
             self._memory.pop(request.name).close()
+        before = self._held_bytes
         self._held = [push for push in self._held if push.name != request.name]
         self._held_bytes = sum(push.nbytes for push in self._held)
+        self._account.give(before - self._held_bytes)
         return []
 
     def push(self, request: PushRows, arrays: list[Array]) -> list[Array] | Steps:
@@ -192,6 +220,7 @@ class Shard:
             pushes.append(_Held(*described, request.reduce))
         if request.step is None:
             return self._apply(pushes)
+        self._account.take(nbytes, "the pushes of this step")
         self._held += pushes
         self._held_bytes += nbytes
         return []
@@ -231,16 +260,37 @@ class Shard:
         if len(updates) < len(request.updates) or not updates.keys() >= gradients.keys():
             raise ProtocolError("each tensor with gradients needs an optimiser, and one only")
         states = {name: self._states(update) for name, update in updates.items()}
-        held, self._held, self._held_bytes = self._held, [], 0
+        held, nbytes = self._held, self._held_bytes
+        self._held, self._held_bytes = [], 0
         held.sort(key=lambda push: (push.rank, push.position))
-        for push in held:
-            if push.reduce == GRADIENT:
-                gradients[push.name].append(push)
-        yield from self._apply([push for push in held if push.reduce != GRADIENT])
-        for name, pushes in gradients.items():
-            yield from self._update(updates[name], states[name], pushes)
-        self._step += 1
+        self._is_in_step = True
+        try:
+            for push in held:
+                if push.reduce == GRADIENT:
+                    gradients[push.name].append(push)
+            yield from self._apply([push for push in held if push.reduce != GRADIENT])
+            for name, pushes in gradients.items():
+                yield from self._update(updates[name], states[name], pushes)
+        except BaseException:
+            self._is_damaged = True
+            raise
+        finally:
+            self._is_in_step = False
+            self._account.give(nbytes)
+        self._step, self._version = self._step + 1, self._version + 1
         return []
+
+    def set_version(self, request: SetVersion, arrays: list[Array]) -> list[Array]:
+        """Count versions from another number."""
+        check_empty(arrays)
+        self._version = request.version
+        return []
+
+    def describe(self, request: DescribeStore, arrays: list[Array]) -> list[Array]:
+        """Return the specifications of all tensors, as JSON text."""
+        check_empty(arrays)
+        text = json.dumps({name: codec.to_json(spec) for name, spec in self._specs.items()})
+        return [np.frombuffer(text.encode(), np.uint8)]
 
     def _states(self, update: RowUpdate) -> list[Table]:
         """Return the tables with the state of an update."""
@@ -306,20 +356,39 @@ class Shard:
         return [np.array([os.getpid(), -1 if memory is None else memory.fileno()])]
 
     def pull(self, request: PullRows, arrays: list[Array]) -> Steps:
-        """Return rows as they are now."""
+        """Return rows as they are now, or as they were after a step."""
         table, rows = self._tensor(request.name), ids_of(arrays)
         self._check_rows(request.name, rows)
         nbytes = len(rows) * self._specs[request.name].rows.nbytes
         check_reply_bytes(nbytes, min(DEFAULT.reply_bytes, _PUSH_BYTES), f"{len(rows)} rows")
+        if request.with_step:
+            return (yield from self._completed(table, rows))
+        return [(yield from self._gather(table, rows))]
+
+    def _completed(self, table: Table, rows: Int64Array) -> Steps:
+        """Return rows, completed steps and version when no step is being applied."""
+        while True:
+            while self._is_in_step:
+                yield None
+            if self._is_damaged:
+                raise StateLostError(
+                    "a step of the store has failed half way: its rows are damaged"
+                )
+            step = self._step
+            out = yield from self._gather(table, rows)
+            if self._step == step and not self._is_in_step:
+                return [out, np.array([self._step, self._version])]
+
+    def _gather(self, table: Table, rows: Int64Array) -> Generator[None, None, Array]:
         out = self._pool.empty((len(rows), *table.shape[1:]), table.dtype)
         if not isinstance(table, DiskRows):
             _native.gather(table, rows, out)
-            return [out]
+            return out
         for begin in range(0, len(rows), table.most_rows):
             piece = slice(begin, begin + table.most_rows)
             out[piece] = table.read(rows[piece])
             yield None
-        return [out]
+        return out
 
     def _tensor(self, name: str) -> Table:
         if name not in self._values:
@@ -366,6 +435,33 @@ def _apply_on_disk(table: DiskRows, push: _Held, is_narrow: bool) -> Iterator[No
         _native.scatter(values, positions, push.values[piece], push.reduce, is_narrow)
         table.write(rows, values)
         yield None
+
+
+def tensor_types(
+    shard_of: Callable[[Any], Shard], most_bytes: int = _PUSH_BYTES
+) -> list[RequestType]:
+    """Return the table of the requests to tensors.
+
+    Args:
+        shard_of: returns the shard that a request is for. It may refuse the request by an error.
+        most_bytes: maximum bytes that a push or a pull carries.
+    """
+
+    def at_shard(answer: Callable[[Shard, Any, list[Array]], list[Array] | Steps]) -> Answer:
+        return lambda request, arrays: answer(shard_of(request), request, arrays)
+
+    arrays = 1 + _PUSH_PIECES
+    return [
+        RequestType(CreateTensor, "write", at_shard(Shard.create), carries=0),
+        RequestType(DeleteTensor, "write", at_shard(Shard.delete), carries=0),
+        RequestType(PushRows, "write", at_shard(Shard.push), carries=most_bytes, arrays=arrays),
+        RequestType(EndStep, "write", at_shard(Shard.end_step), carries=0),
+        RequestType(SetVersion, "write", at_shard(Shard.set_version), carries=0),
+        RequestType(ReadStep, "read_state", at_shard(Shard.read_step), carries=0),
+        RequestType(DescribeStore, "read_state", at_shard(Shard.describe), carries=0),
+        RequestType(ShareTensor, "read_state", at_shard(Shard.share), carries=0),
+        RequestType(PullRows, "read_state", at_shard(Shard.pull), carries=most_bytes, arrays=1),
+    ]
 
 
 def request_types(part: Part) -> list[RequestType]:

@@ -11,33 +11,29 @@ import os
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from threading import RLock
 from typing import Any, TypeVar
 
-import numpy as np
-
 from khop.channel.arena import map_memory
-from khop.data.feature import Feature
 from khop.data.tickets import Ticket
-from khop.distributed.dataset import DistDataset
 from khop.distributed.membership.barrier import Barrier
 from khop.distributed.membership.members import Membership
-from khop.distributed.partitions.service import PartitionService
 from khop.distributed.tensors.staging import StagingArea
+from khop.distributed.tensors.store_access import StoreAccess, StoredPart
 from khop.distributed.tensors.tensor_requests import (
     MakeStagingArea,
     ReadStep,
+    SetVersion,
     ShareTensor,
     TensorSpec,
     rows_in,
 )
 from khop.errors import PartitionUnavailableError, ProtocolError, RendezvousError
-from khop.storage.part import Part
 from khop.typing import Array, Int64Array
 
 _Mapped = TypeVar("_Mapped")
-_REQUESTS = "khop.distributed.tensors.shard"
 _READ_WRITE = os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK
 
 
@@ -62,39 +58,39 @@ class StoreClient:
     client, and the next call of each other trainer raises RendezvousError.
 
     Attributes:
-        rank: rank of this trainer.
+        access: this trainer's access to graph, servers and other trainers.
+        rank: rank of this trainer in the store.
         num_trainers: number of trainers.
         meta: metadata of the folder.
-        own_parts: partitions whose primary is a server of this trainer.
+        own_parts: partitions for which this trainer ends steps, and computes.
         num_steps: number of steps that the servers have completed.
     """
 
-    def __init__(self, dataset: DistDataset, timeout: float) -> None:
-        self._dataset = dataset
-        self.meta = dataset.meta
-        context = dataset.context
-        self.rank, self.num_trainers = context.rank, context.world_size
-        self._service = PartitionService(
-            context, dataset.opened, dataset.partition_idx, dataset.parts, [_REQUESTS]
-        )
-        self._client = self._service.state_client(timeout)
-        parts = range(self.meta.num_parts)
-        self.own_parts = [p for p in parts if self._service.primary(p) == context.rank]
+    def __init__(self, access: StoreAccess, timeout: float) -> None:
+        self.access = access
+        self.meta = access.graph.meta
+        self.rank, self.num_trainers = access.rank, access.num_trainers
+        self.own_parts = access.own_parts
+        self._client = access.client(timeout)
         self._lock = RLock()
         self._in_flight: deque[Ticket] = deque()
-        self._new_ids: dict[int, Feature] = {}
         self._areas: dict[int, StagingArea | None] = {}
         self.num_steps = 0
         self._num_pushes = itertools.count()
         self._num_meetings = itertools.count()
         self._failure: BaseException | None = None
         self._is_closed = False
-        self._barrier = _StepBarrier(context.members, context.next_name("store"), self)
+        self._barrier = _StepBarrier(access.members, access.name, self)
         self._barrier.start()
-        context.close_before_leaving(self)
-        # From then on, a server that is another process than before is noticed, and a server that
-        # ends with its trainer sends its reason.
-        self.together("begin", None, lambda: self.wait([self.read(p, ReadStep()) for p in parts]))
+        access.graph.context.close_before_leaving(self)
+        try:
+            self.together("begin", None, lambda: access.begin(self._client))
+            # From then on, a server that is another process than before is noticed, and a server
+            # that ends with its trainer sends its reason.
+            self.wait([self.read(part, ReadStep()) for part in range(self.meta.num_parts)])
+        except BaseException:
+            self.close()
+            raise
 
     # Rows -----------------------------------------------------------------------------------------
 
@@ -104,27 +100,25 @@ class StoreClient:
 
     def positions(self, spec: TensorSpec, ids: Int64Array) -> Int64Array:
         """Return the positions of rows in the folder's order, by original ids."""
-        if spec.element == "node":
-            if spec.type_index not in self._new_ids:
-                name = self.meta.node_types[spec.type_index].name
-                self._new_ids[spec.type_index] = Feature(self._dataset.opened.id_map(name))
-            return self._new_ids[spec.type_index].gather(ids).astype(np.int64, copy=False)
-        return self._dataset.reader.positions(spec.type_index, ids, self._dataset.peers)
+        with self._lock:
+            self.check()
+            try:
+                return self.access.positions(self._client, spec, ids)
+            except PartitionUnavailableError as error:
+                self.fail(error)
+                raise
 
     def original_ids(self, spec: TensorSpec, part: int, positions: Int64Array) -> Int64Array:
         """Return the original ids of rows of a part, by their positions in the folder's order."""
-        name = "id" if spec.element == "node" else "edge_id"
-        feature = self.part(part).feature(spec.element, spec.type_index, name)
-        return feature.gather(positions - self.bounds_of(spec)[part]).astype(np.int64)
+        return self.access.original_ids(self._client, spec, part, positions)
 
-    def part(self, index: int) -> Part:
-        """Return a partition that this trainer serves, opened."""
-        return Part(self._dataset.opened, index)
+    def part(self, index: int) -> StoredPart:
+        """Return a partition of this trainer, opened."""
+        return self.access.part(self._client, index)
 
     def connect_to_edges(self) -> None:
         """Make the connections that `positions` of edges needs. All trainers call it together."""
-        if self.meta.num_parts > 1:
-            self._dataset.peers()
+        self.access.connect_to_edges()
 
     # Requests -------------------------------------------------------------------------------------
 
@@ -136,7 +130,7 @@ class StoreClient:
         """Send a write to a part's primary."""
         with self._lock:
             self.check()
-            ticket = self._client.write(part, message, arrays)
+            ticket = self._client.write(part, self._signed(message), arrays)
             while self._in_flight and self._in_flight[0].done:
                 self.wait([self._in_flight.popleft()])
             self._in_flight.append(ticket)
@@ -146,7 +140,12 @@ class StoreClient:
         """Send a request for values to a part's primary."""
         with self._lock:
             self.check()
-            return self._client.read_state(part, message, arrays)
+            return self._client.read_state(part, self._signed(message), arrays)
+
+    def _signed(self, message: Any) -> Any:
+        """Return a request with this trainer as its sender, where servers have several stores."""
+        sender = self.access.sender
+        return message if sender is None else replace(message, sender=sender)
 
     def wait(self, tickets: Sequence[Ticket]) -> None:
         """Wait for requests. Raises the error of the first one that failed."""
@@ -166,8 +165,9 @@ class StoreClient:
         Rows of servers that this process may not read from, such as in another container, are
         left out: these are requested.
         """
-        near = [p for p in range(self.meta.num_parts) if self._service.is_near(p)]
-        self._make_areas([part for part in near if part not in self._areas])
+        near = [p for p in range(self.meta.num_parts) if self.access.is_near(p)]
+        if self.access.sender is None:  # graph servers have no staging areas
+            self._make_areas([part for part in near if part not in self._areas])
         tickets = [self.read(part, ShareTensor(name)) for part in near]
         self.wait(tickets)
         shared = {}
@@ -222,6 +222,11 @@ class StoreClient:
         self.guarded(action)
         self.meet(None)
 
+    def set_version(self, version: int) -> None:
+        """Have servers count versions from another number. All trainers call it together."""
+        action = partial(self.write_to_own_parts, SetVersion(version))
+        self.together("version", version, action)
+
     def any_trainer(self, flag: bool) -> bool:
         """Return True if `flag` is True at any trainer. All trainers call it together."""
         calls = self.meet(["any", flag])
@@ -231,7 +236,8 @@ class StoreClient:
     def _check_same(self, calls: Sequence[object], compared: Sequence[object]) -> None:
         if any(call != compared[self.rank] for call in compared):
             error = RendezvousError(
-                f"trainers make different calls of a GraphStore: {dict(enumerate(calls))}"
+                "trainers make different calls of a GraphStore: "
+                f"{dict(zip(self.access.members.ranks, calls, strict=True))}"
             )
             self.fail(error)
             raise error
@@ -257,11 +263,9 @@ class StoreClient:
         """Raise PartitionUnavailableError if a server has ended with its trainer."""
         with self._lock:
             self._client.pump()
+            self.access.check(self._client)
             for part, why in self._client.ended().items():
-                rank = self._service.primary(part)
-                raise PartitionUnavailableError(
-                    f"the server of partition {part}, which trainer {rank} ran, {why}"
-                )
+                raise PartitionUnavailableError(f"{self.access.server_of(part)} {why}")
 
     def check(self) -> None:
         """Raise an error if the client has failed or is closed."""
@@ -281,6 +285,7 @@ class StoreClient:
         if not self._is_closed:
             self._is_closed = True
             self._barrier.close(self._failure)
+            self.access.close(self._client)
             self._client.close()
             self._areas.clear()
 

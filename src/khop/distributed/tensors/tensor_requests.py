@@ -28,6 +28,10 @@ Dtype = Literal[
 TensorName = Annotated[str, AtMost(256)]
 Count = Annotated[int, Between(0, 2**53)]
 
+JobName = Annotated[str, AtMost(128)]
+Token = Annotated[str, AtMost(64)]
+ClientRank = Annotated[int, Between(0, 65_535)]
+
 HELD_BYTES = 1 << 30
 """Maximum bytes of pushes that a part holds until the end of their step."""
 
@@ -69,6 +73,68 @@ class TensorSpec:
 
 
 @dataclass(frozen=True)
+class Sender:
+    """Sender of a request to the store of a job, at graph servers.
+
+    Partition servers have one store, whose requests have no sender.
+
+    Attributes:
+        job: name of the job.
+        token: secret of a trainer of the job. '' if the sender only reads.
+    """
+
+    job: JobName
+    token: Token = ""
+
+
+@dataclass(frozen=True)
+class JobMember:
+    """Trainer of a job, a client of graph servers.
+
+    Attributes:
+        rank: rank of the client in the directory.
+        incarnation: incarnation of the client in the directory.
+        token: hash of the trainer's token.
+    """
+
+    rank: ClientRank
+    incarnation: Token
+    token: Token
+
+
+@dataclass(frozen=True)
+class OpenStore:
+    """Request for a store of a new job. It ends when all of its members have left or are lost.
+
+    Attributes:
+        members: the trainers of the job, by their rank in the job.
+    """
+
+    op: ClassVar[str] = "open_store"
+
+    sender: Sender
+    members: Annotated[list[JobMember], AtMost(2048)]
+
+
+@dataclass(frozen=True)
+class CloseStore:
+    """Notice that a trainer needs the store of its job no more."""
+
+    op: ClassVar[str] = "close_store"
+
+    sender: Sender
+
+
+@dataclass(frozen=True)
+class DescribeStore:
+    """Request for the tensors of a store. The reply is JSON text of `{name: TensorSpec}`, uint8."""
+
+    op: ClassVar[str] = "describe_store"
+
+    sender: Sender | None = None
+
+
+@dataclass(frozen=True)
 class CreateTensor:
     """Request for a new tensor. Its name must not be in use."""
 
@@ -76,6 +142,7 @@ class CreateTensor:
 
     name: TensorName
     spec: TensorSpec
+    sender: Sender | None = None
 
 
 @dataclass(frozen=True)
@@ -85,6 +152,7 @@ class DeleteTensor:
     op: ClassVar[str] = "delete_tensor"
 
     name: TensorName
+    sender: Sender | None = None
 
 
 @dataclass(frozen=True)
@@ -108,6 +176,7 @@ class PushRows:
     position: Count
     area: Count | None = None
     offset: Count = 0
+    sender: Sender | None = None
 
 
 @dataclass(frozen=True)
@@ -146,6 +215,20 @@ class EndStep:
 
     step: Count
     updates: Annotated[list[RowUpdate], AtMost(4096)] = field(default_factory=list)
+    sender: Sender | None = None
+
+
+@dataclass(frozen=True)
+class SetVersion:
+    """Request to count versions from another number, after a checkpoint was loaded.
+
+    Readers of the store get the version with rows. It grows by one with each step.
+    """
+
+    op: ClassVar[str] = "set_version"
+
+    version: Count
+    sender: Sender | None = None
 
 
 @dataclass(frozen=True)
@@ -153,6 +236,8 @@ class ReadStep:
     """Request for the number of completed steps. The reply is [1] int64."""
 
     op: ClassVar[str] = "read_step"
+
+    sender: Sender | None = None
 
 
 @dataclass(frozen=True)
@@ -166,6 +251,7 @@ class ShareTensor:
     op: ClassVar[str] = "share_tensor"
 
     name: TensorName
+    sender: Sender | None = None
 
 
 @dataclass(frozen=True)
@@ -180,11 +266,18 @@ class MakeStagingArea:
 
 @dataclass(frozen=True)
 class PullRows:
-    """Request for rows of a tensor. Arrays: [n] int64 rows of the part."""
+    """Request for rows of a tensor. Arrays: [n] int64 rows of the part.
+
+    Attributes:
+        with_step: wait for the end of a step that is being applied. The reply then also has the
+            number of completed steps and the version, [2] int64.
+    """
 
     op: ClassVar[str] = "pull_rows"
 
     name: TensorName
+    with_step: bool = False
+    sender: Sender | None = None
 
 
 def rows_in(memory: int, count: int, rows: RowFormat) -> Array:

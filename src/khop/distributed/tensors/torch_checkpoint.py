@@ -135,6 +135,7 @@ class TorchState:
         client, version = self._client, int(state_dict["version"])
         client.settle()
         client.together("load", version, partial(self._write_rows, state_dict["tensors"]))
+        client.set_version(version)
         self._first_version = version - client.num_steps
 
     def _write_rows(self, pieces: Mapping[str, RowPieces]) -> None:

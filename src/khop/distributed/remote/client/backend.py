@@ -106,5 +106,5 @@ def create_remote_backend(
         # A receiver of other machines' servers is no fallback: there is nothing to replace it.
         is_fallback=factory.is_fallback if is_local else lambda process, index: False,
     )
-    context.keep(pool)
+    context.close_before_leaving(pool)
     return pool

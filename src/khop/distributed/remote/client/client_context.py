@@ -8,98 +8,27 @@ batches (`backend`) from the servers. The directory has its group's values and l
 from __future__ import annotations
 
 import os
-import time
-import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from khop.distributed.job.context import DistRole, TrainerContext, enter, get_context, leave
-from khop.distributed.membership.member_store import MemberStore, Sighting
 from khop.distributed.membership.members import Membership
 from khop.distributed.remote.addresses import Servers, address_of, check_rank
+from khop.distributed.remote.client.directory_store import DirectoryStore
+from khop.distributed.remote.client.served_access import (
+    ServedAccess,
+    ServedReads,
+    checked_job,
+)
 from khop.distributed.remote.client.served_graph import ServedGraph
 from khop.distributed.remote.directory_client import DirectoryClient
 from khop.distributed.remote.messages import RegisterClient
 from khop.distributed.rpc.key_files import read_client_keys
 from khop.distributed.rpc.keys import check_secured
 
-if TYPE_CHECKING:
-    from khop.distributed.sampling.pool import SamplerPool
-
 _DEFAULT_GROUP = "khop-clients"
 _MAX_GROUP_NAME = 48
-# The directory answers after this time even if values are missing.
-_WAIT_SECONDS = 5.0
-
-
-class DirectoryStore(MemberStore):
-    """Store of a group of clients' values and leases, which the directory keeps for them.
-
-    `DirectoryClient` renews this client's lease whenever it registers.
-
-    Args:
-        directory: this client's connections, registered with role 'client'.
-        prefix: prefix of all names, so that groups do not collide.
-    """
-
-    role = "client"
-    is_bounded = True
-
-    def __init__(self, directory: DirectoryClient, prefix: str) -> None:
-        self._directory = directory
-        self._prefix = prefix
-        self._began_at = time.monotonic()
-
-    def put(self, name: str, value: Any) -> None:
-        self._directory.publish(f"{self._prefix}/{name}", value)
-
-    def get(self, name: str, ranks: Iterable[int]) -> dict[int, Any]:
-        return self._read(name, list(ranks), 0.0)
-
-    def get_all(self, name: str, ranks: Sequence[int], seconds: float) -> dict[int, Any]:
-        """Return the published values by rank, as soon as all are there or after `seconds`."""
-        return self._read(name, list(ranks), min(seconds, _WAIT_SECONDS))
-
-    def _read(self, name: str, missing: list[int], seconds: float) -> dict[int, Any]:
-        values: dict[int, Any] = {}
-        end = time.monotonic() + seconds
-        while missing:
-            left = max(0.0, end - time.monotonic())
-            more = self._directory.wait_for(f"{self._prefix}/{name}", missing, left)
-            values |= more
-            missing = [rank for rank in missing if rank not in more]
-            if not more and left == 0:  # a reply does not hold many long values
-                break
-        return values
-
-    def delete(self, name: str) -> None:
-        """Drop this client's value, so that a restarted directory does not get it again.
-
-        The directory itself drops it once it has many newer ones.
-        """
-        self._directory.forget(f"{self._prefix}/{name}")
-
-    def renew(self, renewals: int, has_left: bool = False) -> None:
-        """Do nothing: `DirectoryClient` registers every second, and unregisters at its end."""
-
-    def disconnect(self) -> None:
-        """Do nothing: the client closes its own connection, and requests have a timeout."""
-
-    def sightings(self, ranks: Iterable[int]) -> dict[int, Sighting]:
-        """Return what is known of the leases of clients, by rank.
-
-        Clients that have been silent since before this object was made are left out, as they may
-        belong to an earlier start of the job.
-        """
-        clients, sightings = self._directory.look_up().clients, dict[int, Sighting]()
-        for rank in ranks:
-            entry = clients.get(rank)
-            if entry is not None and entry.silent < time.monotonic() - self._began_at:
-                where = f"process {entry.pid}"
-                sightings[rank] = Sighting(None, entry.silent, entry.gone, where)
-        return sightings
 
 
 class ClientContext(TrainerContext):
@@ -131,7 +60,6 @@ class ClientContext(TrainerContext):
         store = DirectoryStore(self.remote, group_name)
         members = Membership(store, rank, num_clients, self.remote.timeout)
         super().__init__(DistRole.CLIENT, members, group_name)
-        self._pools: weakref.WeakSet[SamplerPool] = weakref.WeakSet()
 
     @property
     def global_rank(self) -> int:
@@ -148,18 +76,24 @@ class ClientContext(TrainerContext):
         """
         return ServedGraph(self, self.remote)
 
-    def keep(self, pool: SamplerPool) -> None:
-        """Register a loader's processes, which end with the client.
+    def store_access(self, job: str | None, clients: Sequence[int] | None) -> ServedAccess:
+        """Return this client's access to the store of a job. See `GraphStore`.
 
         :meta private:
         """
-        self._pools.add(pool)
+        return ServedAccess(self.graph, self.remote, job, clients)
+
+    def store_reads(self, job: str | None) -> ServedReads:
+        """Return this client's access to the tensors of a job. See `GraphStoreReader`.
+
+        :meta private:
+        """
+        return ServedReads(self.graph, self.remote, checked_job(job, self))
 
     def close(self, wait: bool = True) -> None:
         """End this client's loaders and unregister from the directory. `wait` is ignored."""
         del wait  # no other process needs a client
-        for pool in list(self._pools):
-            pool.close()
+        self._close_groups()
         self.members.close()
         self.remote.close()
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from khop.codec import from_json
 from khop.distributed.graph import PartitionedGraph
-from khop.distributed.job.context import TrainerContext
+from khop.distributed.job.context import DistContext, TrainerContext
 from khop.distributed.remote.directory_client import DirectoryClient
 from khop.distributed.remote.messages import (
     MAX_ROWS,
@@ -53,7 +53,7 @@ class ServedGraph(PartitionedGraph):
         ProtocolError: a server's reply is no description of a graph.
     """
 
-    def __init__(self, context: TrainerContext, servers: DirectoryClient) -> None:
+    def __init__(self, context: DistContext, servers: DirectoryClient) -> None:
         self._context = context
         self._servers = servers
         self.node_labels = {}
@@ -86,6 +86,7 @@ class ServedGraph(PartitionedGraph):
 
     @property
     def context(self) -> TrainerContext:
+        assert isinstance(self._context, TrainerContext), "a reader is no trainer"
         return self._context
 
     def connect(self) -> None:
@@ -167,8 +168,13 @@ class ServedGraph(PartitionedGraph):
             pieces.append(piece)
         return pieces
 
-    def _pieces(self, server: int, requests: Iterable[_PieceRequest]) -> Iterator[Array]:
-        """Send requests to a server, a few at once. Yield the arrays of each reply, in order."""
+    def _pieces(
+        self, server: int, requests: Iterable[_PieceRequest], lost: float | None = None
+    ) -> Iterator[Array]:
+        """Send requests to a server, a few at once. Yield the arrays of each reply, in order.
+
+        `lost`: see `ServerClient.request`.
+        """
         waiting: deque[tuple[_PieceRequest, Future[Reply]]] = deque()
         rest = iter(requests)
         while True:
@@ -177,7 +183,8 @@ class ServedGraph(PartitionedGraph):
             if not waiting:
                 return
             (request, _, shape), future = waiting.popleft()
-            yield self._checked(server, request.op, future.result().arrays, [shape])[0]
+            reply = self._servers.wait_for_reply(future, server, lost)
+            yield self._checked(server, request.op, reply.arrays, [shape])[0]
 
     def _checked(
         self, server: int, op: str, arrays: list[Array], shapes: Sequence[tuple[int | None, ...]]
@@ -258,19 +265,30 @@ class ServedGraph(PartitionedGraph):
             return None
         return self._translated(NodeTimes, new_ids, node_type)
 
-    def to_original_ids(self, new_ids: IntArray, node_type: NodeType = NODE) -> Int64Array:
-        """Return the original ids, [n] int64, of nodes with these ids in the folder's numbering."""
-        return self._translated(ToOriginalIds, new_ids, node_type)
+    def to_original_ids(
+        self, new_ids: IntArray, node_type: NodeType = NODE, lost: float | None = None
+    ) -> Int64Array:
+        """Return the original ids, [n] int64, of nodes with these ids in the folder's numbering.
 
-    def _new_ids_of(self, original: IntArray, node_type: NodeType) -> Int64Array:
-        return self._translated(ToNewIds, original, node_type)
+        `lost`: see `ServerClient.request`.
+        """
+        return self._translated(ToOriginalIds, new_ids, node_type, lost)
+
+    def _new_ids_of(
+        self, original: IntArray, node_type: NodeType, lost: float | None = None
+    ) -> Int64Array:
+        return self._translated(ToNewIds, original, node_type, lost)
 
     def _translated(
-        self, request_class: type[NodesRequest], ids: IntArray, node_type: NodeType
+        self,
+        request_class: type[NodesRequest],
+        ids: IntArray,
+        node_type: NodeType,
+        lost: float | None = None,
     ) -> Int64Array:
         """Request one value for each id, [n] int64, from a server. `request_class` says which.
 
-        A request has at most `MAX_ROWS` ids.
+        A request has at most `MAX_ROWS` ids. `lost`: see `ServerClient.request`.
         """
         request, server = request_class(self._type_index(node_type)), self._server()
         ids, count = np.ascontiguousarray(ids, np.int64), self._meta.node_type(node_type).count
@@ -281,7 +299,7 @@ class ServedGraph(PartitionedGraph):
                 yield request, [piece], (len(piece),)
 
         pieces = [np.empty(0, np.int64)]
-        for values in self._pieces(server, requests()):
+        for values in self._pieces(server, requests(), lost):
             if request_class is not NodeTimes:
                 self._check_ids(server, request.op, values, count)
             pieces.append(values)

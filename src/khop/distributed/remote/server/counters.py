@@ -102,10 +102,12 @@ class ServerCounters:
         parts: list[int],
         address: str,
         sessions: Callable[[], Sequence[SessionState]] = list,
+        stores: Callable[[], list[dict[str, Any]]] = list,
     ) -> None:
         self._rank, self._parts = rank, list(parts)
         self._address = address
         self._current = sessions
+        self._stores = stores
         self._lock = threading.Lock()
         self._started = time.time()
         self._began = time.monotonic()
@@ -182,6 +184,8 @@ class ServerCounters:
             'sessions_total': {'opened', 'closed', 'expired'}.
             'sampler_restarts'.
             'ring_bytes': bytes of all arenas.
+            'stores': list of {'job', 'clients' (ranks), 'tensors' (their number), 'bytes',
+            'version'} of jobs' stores of tensors.
             'rss' (bytes), 'descriptors', 'cpu_seconds': figures of the server's process.
         """
         current = self._current()  # takes other locks, so not under this one
@@ -211,6 +215,7 @@ class ServerCounters:
             "sessions": sessions,
             **counted,
             "ring_bytes": sum(session["ring_bytes"] for session in current),
+            "stores": self._stores(),
             **_process_figures(),
         }
 

@@ -108,7 +108,12 @@ class Directory:
 
     def lookup(self) -> Table:
         clients = {
-            rank: replace(peer.entry, silent=_seconds(peer.lease.silence()), gone=peer.gone)
+            rank: replace(
+                peer.entry,
+                silent=_seconds(peer.lease.silence()),
+                gone=peer.gone,
+                is_cut_off=peer.source.has_disconnected,
+            )
             for rank, peer in sorted(self._clients.items())
         }
         return replace(self._table(), clients=clients)

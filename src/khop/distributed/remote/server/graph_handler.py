@@ -30,11 +30,13 @@ from khop.distributed.remote.messages import (
     json_array,
 )
 from khop.distributed.remote.server.counters import OTHER, ServerCounters
+from khop.distributed.remote.server.job_stores import JobStores
 from khop.distributed.rpc import work
 from khop.distributed.rpc.frame_handler import Answer, FrameHandler, RequestType, Steps
 from khop.distributed.rpc.identity import NOBODY, Source
 from khop.distributed.rpc.partition_handler import RequestHandler
 from khop.distributed.rpc.protocol import check_index, ids_of, peek_op, peek_part
+from khop.distributed.rpc.state_handler import users_requests
 from khop.errors import ProtocolError
 from khop.storage.folder import AttrMeta, FolderMeta, PartitionFolder
 from khop.storage.part import Part
@@ -192,6 +194,20 @@ def _in_slices(count: int, read: Callable[[slice], Array]) -> Generator[None, No
         if piece.stop < count:
             yield
     return values
+
+
+def part_handlers(
+    parts: Sequence[Part], stores: JobStores, modules: Sequence[str]
+) -> dict[int, RequestHandler]:
+    """Return the handler of the requests to each partition, by number.
+
+    `stores` has the tensors of jobs. `modules` have users' requests, see `users_requests`.
+    """
+    handlers = {}
+    for part in parts:
+        types = [*stores.types(part), *users_requests(modules, part)]
+        handlers[part.part] = RequestHandler(part, types=types)
+    return handlers
 
 
 class ServerHandler:

@@ -33,7 +33,12 @@ from khop.distributed.membership.leases import LeaseTable, lease_seconds
 from khop.distributed.processes.hosts import host_identity, maps_same_host
 from khop.distributed.processes.socket_files import lines_path, remove_socket, socket_folder
 from khop.distributed.remote.addresses import endpoint_of
-from khop.distributed.remote.messages import Addresses, RegisterServer, Table
+from khop.distributed.remote.messages import (
+    Addresses,
+    RegisterClient,
+    RegisterServer,
+    Table,
+)
 from khop.distributed.remote.server.control_handler import ControlHandler
 from khop.distributed.remote.server.counters import ServerCounters
 from khop.distributed.remote.server.directory import Directory
@@ -41,8 +46,10 @@ from khop.distributed.remote.server.graph_handler import (
     GraphRequestHandler,
     ServerHandler,
     by_new_id,
+    part_handlers,
     with_labels,
 )
+from khop.distributed.remote.server.job_stores import JobStores
 from khop.distributed.remote.server.local_clients import LocalSamplerService
 from khop.distributed.remote.server.server_config import ServerConfig
 from khop.distributed.remote.server.session import SESSION_LEASE, Session, SessionEnvironment
@@ -50,13 +57,12 @@ from khop.distributed.remote.server.session_table import SessionTable
 from khop.distributed.remote.server.validation import SessionLimits, SessionValidator
 from khop.distributed.rpc.endpoint import Endpoint
 from khop.distributed.rpc.frame_handler import refusal
-from khop.distributed.rpc.identity import source_of
+from khop.distributed.rpc.identity import descriptor_of, source_of
 from khop.distributed.rpc.keys import ServerKeys
 from khop.distributed.rpc.limits import ErrorLog
-from khop.distributed.rpc.partition_handler import RequestHandler
 from khop.distributed.rpc.protocol import peek_op, peek_part
 from khop.distributed.rpc.request_threads import RequestThreads
-from khop.distributed.rpc.state_handler import WriterThread, users_requests
+from khop.distributed.rpc.state_handler import WriterThread
 from khop.distributed.sampling.process_handle import SamplerProcess
 from khop.errors import ProtocolError
 from khop.storage.folder import PartitionFolder
@@ -111,12 +117,15 @@ class GraphServer:
         stack.callback(remove_socket, ipc_path)
         self._sockets = sockets = config.create_sockets(keys, ipc_path)
         self.addresses = sockets.addresses
+        lease = lease_seconds() if config.lease is None else config.lease
+        self._stores = stores = JobStores(config.rank, config.tensor_limits, lease)
         # Sessions need the counters. The counters read the sessions, but only when both exist.
         self.counters = counters = ServerCounters(
             config.rank,
             self._parts,
             self.addresses["tcp"],
             lambda: self._sessions.states() + self._local_samplers.states(),
+            stores.describe,
         )
         self._errors = ErrorLog(lambda: counters.refused("unexpected"))
         # Samplers of one of its partitions send it requests for its other partitions, if they do
@@ -145,7 +154,6 @@ class GraphServer:
             counters.sampler_restarted,
             mapped=self._mapped,
         )
-        lease = lease_seconds() if config.lease is None else config.lease
         self._leases = LeaseTable()
         allowed = SessionLimits(
             config.buffer_limit, samplers=config.sampler_limit, lease=min(lease, SESSION_LEASE)
@@ -161,10 +169,7 @@ class GraphServer:
             if config.rank == 0
             else None
         )
-        handlers = {}
-        for part in self._parts:
-            opened = Part(folder, part)
-            handlers[part] = RequestHandler(opened, types=users_requests(config.requests, opened))
+        handlers = part_handlers([Part(folder, p) for p in self._parts], stores, config.requests)
         graph = GraphRequestHandler(folder, meta, config.rank, self._parts)
         handler, limits = ServerHandler(graph, handlers, counters), sockets.limits
         unread, rank = sockets.backlog.of, config.rank
@@ -315,6 +320,8 @@ class GraphServer:
         if why is None:
             nbytes, op = sum(map(len, request)), peek_op(request[0]) if request else ""
             if self._control.handles(op):
+                if op == RegisterClient.op:
+                    source = replace(source, descriptor=descriptor_of(frames[0]))
                 has_room = self._control.put(source, request, nbytes, is_bounded)
             else:
                 # A request that writes goes to the writer of its part.
@@ -356,6 +363,7 @@ class GraphServer:
                 self._gone[rank] = client.incarnation
             else:
                 self._gone.pop(rank, None)
+        self._stores.end_lost(table.clients)
         if table.finished:  # server 0 waits until the other servers have left
             now = time.monotonic()
             if self._finished_at is None:

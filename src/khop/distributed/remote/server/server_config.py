@@ -36,6 +36,8 @@ class ServerConfig:
         buffer_limit: maximum bytes of the sessions of all clients.
         sampler_limit: maximum number of sampler processes of the sessions of all clients.
         connection_limit: maximum number of connections over TCP.
+        tensor_limit: maximum bytes of the tensors of all jobs' stores.
+        job_tensor_limit: maximum bytes of the tensors of one job. If None, `tensor_limit`.
         lease: seconds of silence after which a client counts as lost. If None, $KHOP_LEASE, or 30.
             A session ends after 10 s of silence, or after `lease` if this is shorter.
         timeout: seconds that samplers wait for other servers.
@@ -66,6 +68,8 @@ class ServerConfig:
     buffer_limit: int = 8 << 30
     sampler_limit: int = 1024
     connection_limit: int = DEFAULT.connections
+    tensor_limit: int = 8 << 30
+    job_tensor_limit: int | None = None
     lease: float | None = None
     timeout: float = 180.0
     graph_mode: str = "ZERO_COPY"
@@ -77,6 +81,12 @@ class ServerConfig:
     stores: list[Any] = field(default_factory=list)
     disk: list[Any] | None = None
     has_labels: bool = False
+
+    @property
+    def tensor_limits(self) -> tuple[int, int]:
+        """Maximum bytes of the tensors of all jobs, and of one job."""
+        of_job = self.tensor_limit if self.job_tensor_limit is None else self.job_tensor_limit
+        return self.tensor_limit, of_job
 
     def parts_of(self, folder: PartitionFolder) -> list[int]:
         """Return the partitions of the folder that this server serves.
