@@ -29,8 +29,10 @@ OF_CLIENTS = {
 }
 OF_METIS = {"khop.partition.ClusterMetisPartitioner", "khop.partition.MetisPartitioner"}
 OF_WORKERS = {"khop.distributed.MpDistSamplingWorkerOptions", "khop.distributed.Worker"}
-OF_STORES = {f"khop.distributed.{name}" for name in ("GraphStore", "GraphTensor", "Push")} | {
-    "khop.nn.DistEmbedding",
+OF_STORES = {
+    f"khop.distributed.{name}" for name in ("GraphStore", "GraphTensor", "Pull", "Push")
+} | {
+    *("khop.nn.DistEmbedding", "khop.nn.History"),
     *(f"khop.optim.{name}" for name in ("RowwiseAdagrad", "SparseAdagrad", "SparseAdam")),
     "khop.optim.SparseSGD",
 }

@@ -10,19 +10,19 @@ from __future__ import annotations
 
 import operator
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
 from functools import partial
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch_geometric.data import Data, HeteroData
 
 from khop.data.arrays import STORAGE, to_array
 from khop.distributed.dataset import DistDataset, check_dataset
 from khop.distributed.tensors import checkpoint
+from khop.distributed.tensors.batch_rows import BatchT, rows_ahead, with_rows
 from khop.distributed.tensors.graph_tensor import GraphTensor
 from khop.distributed.tensors.propagation import Hops, actions
 from khop.distributed.tensors.store_client import StoreClient
@@ -36,7 +36,6 @@ from khop.distributed.tensors.tensor_requests import (
 )
 from khop.typing import Array, ArrayLike, EdgeType, NodeType, RowInit
 
-_Batch = TypeVar("_Batch", Data, HeteroData)
 _ROWS_AT_ONCE = 1 << 16  # of first values, that a trainer sends before it waits
 
 
@@ -302,7 +301,7 @@ class GraphStore:
             self.delete(tensor.name)
         return self.version
 
-    def transform(self, names: Sequence[str]) -> Callable[[_Batch], _Batch]:
+    def transform(self, names: Sequence[str]) -> Callable[[BatchT], BatchT]:
         """Return a function that adds rows of tensors to batches, for `transform=` of a loader.
 
         The trainer pulls the rows when a batch is handed out, as they were after the last step.
@@ -312,17 +311,20 @@ class GraphStore:
             names: names of tensors. The loader must deliver `e_id` for tensors of edges.
         """
         tensors = [self[name] for name in names]
+        return lambda batch: with_rows(batch, tensors, self.version)
 
-        def add_rows(batch: _Batch) -> _Batch:
-            for tensor in tensors:
-                is_typed = isinstance(batch, HeteroData)
-                target = batch[tensor.group] if is_typed else batch
-                ids = target.n_id if tensor.spec.element == "node" else target.e_id
-                target[tensor.name] = tensor.pull(ids)
-            batch.store_version = self.version
-            return batch
+    def prefetch(self, loader: Iterable[BatchT], names: Sequence[str]) -> Iterator[BatchT]:
+        """Iterate over a loader, with rows of tensors that are pulled one batch ahead.
 
-        return add_rows
+        Rows of a batch come while the batch before it trains. They do not have the steps that end
+        in this time: with one step per batch, they are one step old. Batches get the attributes
+        of `transform`, and `store_version` is the version of the rows.
+
+        Args:
+            loader: a loader, or any iterable of its batches.
+            names: see `transform`.
+        """
+        return rows_ahead(loader, [self[name] for name in names], lambda: self.version)
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write all tensors to a new folder, as .npy files. All trainers call it together.

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from khop.data.tickets import Ticket
+from khop.data.tickets import ReadThreads, Ticket
 from khop.distributed.dataset import DistDataset
 from khop.distributed.membership.barrier import Barrier
 from khop.distributed.membership.members import Membership
@@ -56,6 +56,7 @@ class StoreClient:
         meta: metadata of the folder.
         own_parts: partitions whose primary is a server of this trainer.
         num_steps: number of steps that the servers have completed.
+        threads: thread that reads rows in this host's memory while the trainer goes on.
     """
 
     def __init__(self, dataset: DistDataset, timeout: float) -> None:
@@ -72,6 +73,7 @@ class StoreClient:
         self._lock = RLock()
         self._in_flight: deque[Ticket] = deque()
         self.num_steps = 0
+        self.threads = ReadThreads()
         self._num_pushes = itertools.count()
         self._num_meetings = itertools.count()
         self._failure: BaseException | None = None
@@ -171,8 +173,13 @@ class StoreClient:
         """Send a write to each primary that this trainer runs, and wait for all."""
         self.wait([self.write(part, message) for part in self.own_parts])
 
+    def settle_later(self, tickets: Sequence[Ticket]) -> None:
+        """Have the next `settle` wait for reads, too."""
+        with self._lock:
+            self._in_flight.extend(tickets)
+
     def settle(self) -> None:
-        """Wait until the servers have accepted all writes."""
+        """Wait until the servers have accepted all writes, and reads in flight are done."""
         with self._lock:
             tickets, self._in_flight = list(self._in_flight), deque()
         self.wait(tickets)
@@ -241,3 +248,4 @@ class StoreClient:
             self._is_closed = True
             self._barrier.close(self._failure)
             self._client.close()
+            self.threads.close()
