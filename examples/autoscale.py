@@ -98,6 +98,7 @@ def main() -> None:
         _, accuracy = run_epoch(model, store, loader, "test_mask")
     if context.rank == 0:
         print(f"test accuracy: {accuracy:.4f}")
+    del trained  # PyTorch can hang if DDP is the last to hold the process group
     dist.destroy_process_group()
 
 

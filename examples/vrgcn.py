@@ -91,10 +91,10 @@ class VrGcn(nn.Module):
             rows = self.store[f"old{i}"]
 
     @torch.no_grad()
-    def exact(self, nodes: Tensor, wanted: Tensor) -> Tensor:
+    def exact(self, nodes: Tensor, targets: Tensor) -> Tensor:
         """Return logits of nodes over all neighbours. All trainers call it together."""
         self.refresh(nodes)
-        rows = self.store[f"old{len(self.layers) - 2}"].pull(wanted)
+        rows = self.store[f"old{len(self.layers) - 2}"].pull(targets)
         return self.layer(len(self.layers) - 1, rows)
 
 
@@ -155,6 +155,7 @@ def main() -> None:
     dist.all_reduce(counts)
     if context.rank == 0:
         print(f"test accuracy: {float(counts[0] / counts[1]):.4f}")
+    del trained  # PyTorch can hang if DDP is the last to hold the process group
     dist.destroy_process_group()
 
 

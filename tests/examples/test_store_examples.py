@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 from torch_geometric.data import Data
-from torch_geometric.nn import SAGEConv
+from torch_geometric.nn import LightGCN, SAGEConv
+from torch_geometric.utils import degree
 
 from khop.distributed import (
     DistClusterLoader,
@@ -176,6 +177,45 @@ def test_autoscale_is_exact_after_a_pass_per_layer(module_of, dataset, graph):
 def test_autoscale(run_example, clustered_parts):
     printed = run_example(
         *("autoscale.py", "--parts", clustered_parts, "--epochs", 1, "--hidden", 32, "--lr", 0.01),
+        trainers=2,
+    )
+    assert accuracy_of(printed) > 4 * CHANCE
+
+
+# Embeddings -------------------------------------------------------------------------------------
+
+
+def test_lightgcn_is_as_good_over_three_parts(run_example, tmp_path):
+    """Popular tags alone have a recall@20 of 0.548."""
+    found = []
+    for trainers in (1, 3):
+        printed = run_example(
+            *("lightgcn.py", "--parts", tmp_path / str(trainers), "--epochs", 4, "--dim", 16),
+            *("--lr", 0.03, "--fanout", 5, "--batch-size", 2048),
+            trainers=trainers,
+        )
+        found.append(float(re.findall(r"recall@20: ([\d.]+)", printed)[-1]))
+    assert min(found) > 0.62 and abs(found[0] - found[1]) < 0.03
+
+
+def test_lightgcn_computes_pygs_layers(module_of):
+    """With all neighbours, the layers of a batch are PyG's LightGCN."""
+    module = module_of("lightgcn")
+    draw = torch.Generator().manual_seed(0)
+    links = torch.randint(20, (2, 60), generator=draw).unique(dim=1)
+    edge_index = torch.cat(
+        [links + torch.tensor([[0], [20]]), links.flip(0) + torch.tensor([[20], [0]])], 1
+    )
+    theirs = LightGCN(40, 8, 2)
+    data = Data(edge_index=edge_index, degree=degree(edge_index[1], 40))
+    found = module.smooth(theirs.embedding.weight, data.degree, data, 2)
+    torch.testing.assert_close(found, theirs.get_embedding(edge_index))
+
+
+def test_rgcn_with_embeddings(run_example, hetero_parts):
+    printed = run_example(
+        *("rgcn_embeddings.py", "--parts", hetero_parts, "--epochs", 1, "--batch-size", 128),
+        *("--hidden", 32, "--lr", 0.02),
         trainers=2,
     )
     assert accuracy_of(printed) > 4 * CHANCE
