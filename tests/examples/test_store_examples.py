@@ -18,6 +18,7 @@ from khop.distributed import (
     GraphStore,
     shutdown_worker_group,
 )
+from khop.loader import NeighborLoader
 from khop.partition import RandomPartitioner
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -219,3 +220,37 @@ def test_rgcn_with_embeddings(run_example, hetero_parts):
         trainers=2,
     )
     assert accuracy_of(printed) > 4 * CHANCE
+
+
+# States and layers ------------------------------------------------------------------------------
+
+
+def test_sse(run_example, debian_parts):
+    printed = run_example(
+        *("sse.py", "--parts", debian_parts, "--epochs", 1, "--batch-size", 4096, "--settle", 2),
+        *("--hidden", 32, "--lr", 0.02),
+        trainers=2,
+    )
+    assert accuracy_of(printed) > 2 * CHANCE
+
+
+def test_as_gcn(run_example, debian_parts):
+    printed = run_example(
+        *("as_gcn.py", "--parts", debian_parts, "--epochs", 2, "--batch-size", 128),
+        *("--hidden", 32, "--lr", 0.02),
+        trainers=2,
+    )
+    before, after = map(float, re.findall(r"log variance ([\d.-]+)", printed))
+    assert after < before and accuracy_of(printed) > 3 * CHANCE
+
+
+def test_layers_by_importance_have_no_bias(module_of, graph):
+    """Weights of a seed's edges add up to its number of neighbours, in the mean over batches."""
+    method = module_of("as_gcn").Adaptive
+    method.importance = torch.linspace(0.2, 2, 60).numpy()
+    loader = NeighborLoader(graph, method((15,)), torch.arange(20), batch_size=20, seed=0)
+    sums = torch.zeros(20)
+    for _ in range(400):
+        (batch,) = loader
+        sums.index_add_(0, batch.edge_index[1], batch.edge_norm)
+    torch.testing.assert_close(sums / 400, degree(graph.edge_index[1], 60)[:20], rtol=0.2, atol=0.1)
