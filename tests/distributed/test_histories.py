@@ -9,7 +9,7 @@ from khop import nn
 from khop.distributed import DistDataset, DistNeighborLoader, GraphStore, shutdown_worker_group
 from khop.distributed.partitions.service import PartitionService
 from khop.partition import RandomPartitioner
-from support.cluster import jobs
+from support.cluster import jobs, store_jobs
 
 
 @pytest.fixture(scope="module")
@@ -155,3 +155,16 @@ def test_bfloat16_rows_and_types(store):
         nn.History(500, 3, store, "h", dtype=torch.bfloat16)
     with pytest.raises(TypeError, match="rows are float32 or bfloat16"):
         nn.History(500, 2, store, "h", dtype=torch.float64)
+
+
+def test_prefetched_rows_of_two_trainers_are_the_same_over_any_parts(roots):
+    """Each trainer's rows are one step old, and the same bits over one part and three."""
+    runs = []
+    for num_parts in (1, 3):
+        homes = [rank % num_parts for rank in range(2)]
+        rest = [part for part in range(num_parts) if part not in homes]
+        arguments = {"root": str(roots(num_parts)), "homes": homes, "also_serve": {"0": rest}}
+        runs.append(jobs.start_trainers("prefetch", arguments, 2, program=store_jobs.__name__))
+    first, second = (jobs.finish_trainers(trainers) for trainers in runs)
+    assert first == second and first[0]["digest"] != first[1]["digest"]
+    assert all(result["ages"] == [0, 1, 1, 1, 1, 1] for result in first)
