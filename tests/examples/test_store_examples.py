@@ -177,7 +177,8 @@ def test_autoscale_is_exact_after_a_pass_per_layer(module_of, dataset, graph):
 
 def test_autoscale(run_example, clustered_parts):
     printed = run_example(
-        *("autoscale.py", "--parts", clustered_parts, "--epochs", 1, "--hidden", 32, "--lr", 0.01),
+        *("autoscale.py", "--parts", clustered_parts, "--epochs", 1, "--hidden", 16, "--lr", 0.02),
+        *("--clusters", 20),
         trainers=2,
     )
     assert accuracy_of(printed) > 4 * CHANCE
