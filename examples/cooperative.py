@@ -93,6 +93,7 @@ def main() -> None:
     _, accuracy = run_epoch(model.module, test)
     if context.rank == 0:
         print(f"test accuracy: {accuracy:.4f}")
+    del model  # PyTorch can hang if DDP is the last to hold the process group
     dist.destroy_process_group()
 
 

@@ -323,6 +323,7 @@ def main() -> None:
     if first:
         for name, (mrr, hits) in results.items():
             print(f"{name}: test MRR {mrr:.4f}, hits@10 {hits:.4f}")
+    del parallel  # PyTorch can hang if DDP is the last to hold the process group
     dist.destroy_process_group()
 
 

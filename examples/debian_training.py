@@ -3,7 +3,7 @@
 import argparse
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -89,15 +89,19 @@ def fit(
     predict: Predict,
     context: DistContext,
     args: argparse.Namespace,
+    others: Sequence[torch.optim.Optimizer] = (),
 ) -> None:
-    """Train, print loss and accuracy of each epoch, and report the run."""
-    optimizer = torch.optim.Adam(model.parameters(), lr=args.lr)
+    """Train, print loss and accuracy of each epoch, and report the run.
+
+    `others` are optimisers beside Adam, of what are no parameters of the model.
+    """
+    optimizers = [torch.optim.Adam(model.parameters(), lr=args.lr), *others]
     train, first = loaders["train"], context.rank == 0
     history = []
     for epoch in range(1, args.epochs + 1):
         begin = time.perf_counter()
         label = f"epoch {epoch}/{args.epochs}"
-        loss = train_epoch(model, train, predict, optimizer, label, first)
+        loss = train_epoch(model, train, predict, optimizers, label, first)
         seconds = time.perf_counter() - begin
         entry = {"epoch": epoch, "loss": loss, "val": accuracy(model, loaders["val"], predict)}
         seeds = train.stats().seeds / epoch * context.world_size / seconds
@@ -114,15 +118,17 @@ def fit(
         report(history, shares, args.output)
 
 
-def train_epoch(model, loader, predict: Predict, optimizer, label: str, show: bool) -> float:
+def train_epoch(model, loader, predict: Predict, optimizers, label: str, show: bool) -> float:
     """Return the mean loss of an epoch."""
     model.train()
     total = 0.0
     for batch in tqdm(loader, desc=label, disable=None if show else True, leave=False):
-        optimizer.zero_grad()
+        for optimizer in optimizers:
+            optimizer.zero_grad()
         loss = F.cross_entropy(*predict(model, batch))
         loss.backward()
-        optimizer.step()
+        for optimizer in optimizers:
+            optimizer.step()
         total += float(loss.detach())
     return total / max(1, len(loader))
 

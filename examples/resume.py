@@ -166,6 +166,7 @@ def main() -> None:
         for epoch, losses in enumerate(training.losses.split(len(loaders["train"])), start=1):
             print(f"epoch {epoch}: losses", *(f"{loss:.9g}" for loss in losses.tolist()))
         print(f"test accuracy: {final:.4f}")
+    del training  # PyTorch can hang if DDP is the last to hold the process group
     dist.destroy_process_group()
 
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from khop.data.arrays import to_ids
 from khop.distributed.tensors.graph_store import GraphStore
-from khop.distributed.tensors.graph_tensor import GraphTensor
+from khop.distributed.tensors.graph_tensor import GraphTensor, Pull, Push
 from khop.typing import Int64Array, NodeType, RowInit
 
-__all__ = ["DistEmbedding"]
+__all__ = ["DistEmbedding", "History"]
+
+_ROWS_AT_ONCE = 1 << 16
 
 
 class DistEmbedding(torch.nn.Module):
@@ -53,30 +56,10 @@ class DistEmbedding(torch.nn.Module):
         on_disk: int | str | None = None,
     ) -> None:
         super().__init__()
-        if dtype not in (torch.float32, torch.bfloat16):
-            raise TypeError(f"embeddings are float32 or bfloat16 (got {dtype})")
-        if node_type is None:
-            counts = store.node_counts
-            fitting = [t for t, count in counts.items() if count == num_embeddings]
-            if len(fitting) != 1:
-                raise ValueError(
-                    f"{num_embeddings} embeddings fit the node types {fitting} (there are "
-                    f"{counts}): name one by node_type="
-                )
-            (node_type,) = fitting
-        self.store, self.node_type = store, node_type
-        self.weight: GraphTensor
-        if name in store:
-            self.weight = store[name]
-        else:
-            self.weight = store.create_node_tensor(
-                name, node_type, (embedding_dim,), dtype, init, on_disk
-            )
-        if self.weight.shape != (num_embeddings, embedding_dim) or self.weight.dtype != dtype:
-            raise ValueError(
-                f"the embeddings must be {[num_embeddings, embedding_dim]} {dtype}, but "
-                f"{self.weight} is not: there must be one per node"
-            )
+        self.store = store
+        shape = num_embeddings, embedding_dim
+        self.weight = _rows_of(store, name, shape, node_type, dtype, init, "embeddings", on_disk)
+        self.node_type: NodeType = self.weight.group  # type: ignore[assignment]
         self.ids: list[Int64Array] = []
         """Ids of the calls whose gradients no optimiser has taken yet."""
         self.rows: list[Tensor] = []
@@ -98,10 +81,168 @@ class DistEmbedding(torch.nn.Module):
         Returns:
             [*ids.shape, embedding_dim].
         """
-        original = to_ids(ids.reshape(-1).cpu(), "ids").astype("int64", copy=False)
+        original = _ids_of(ids.reshape(-1))
         rows = self.weight.pull(original).float().to(ids.device)
         if torch.is_grad_enabled():
             rows.requires_grad_()
             self.ids.append(original)
             self.rows.append(rows)
         return rows.view(*ids.shape, rows.size(1))
+
+
+class History(torch.nn.Module):
+    """Rows of all nodes from earlier batches, over the partitions: a distributed PyG `History`.
+
+    Training pushes activations of a layer, and pulls rows of nodes that it does not compute. There
+    are no gradients. As in PyG-AutoScale, rows are zeros at first. Pushes are applied at
+    `GraphStore.step`, which all trainers call together. All trainers make the history together.
+
+    Args:
+        num_embeddings: number of rows, one per node of the type.
+        embedding_dim: size of a row.
+        store: the store that has the rows.
+        name: name of the tensor in the store. If the store has it, its values are used.
+        node_type: the node type. If None, the only one with `num_embeddings` nodes.
+        dtype: torch.float32, or torch.bfloat16 for half the memory. Rows are delivered as float32.
+        relaxed: apply pushes when they arrive, as PyG does. Steps are not needed then, and values
+            depend on the order of arrival.
+
+    Raises:
+        ValueError, TypeError: see `DistEmbedding`.
+
+    Example:
+        >>> store = khop.distributed.GraphStore(DistDataset.from_folder(folder))
+        >>> history = khop.nn.History(6, 2, store, "h0")
+        >>> _ = history.push(torch.ones(2, 2), torch.tensor([3, 5]))
+        >>> store.step(), history.pull(torch.tensor([5, 0])).tolist()
+        (1, [[1.0, 1.0], [0.0, 0.0]])
+
+    Method: GNNAutoScale (https://arxiv.org/abs/2106.05609).
+    """
+
+    def __init__(
+        self,
+        num_embeddings: int,
+        embedding_dim: int,
+        store: GraphStore,
+        name: str,
+        node_type: NodeType | None = None,
+        dtype: torch.dtype = torch.float32,
+        relaxed: bool = False,
+    ) -> None:
+        super().__init__()
+        shape = num_embeddings, embedding_dim
+        self.emb = _rows_of(store, name, shape, node_type, dtype, "zeros", "rows")
+        self.num_embeddings, self.embedding_dim = num_embeddings, embedding_dim
+        self.relaxed = relaxed
+        self.age = 0
+        """Number of steps that have ended since the rows of the last `pull` were read."""
+        self._ahead: tuple[Int64Array, Pull] | None = None
+
+    def extra_repr(self) -> str:
+        """Return the tensor, for `repr`."""
+        return repr(self.emb)
+
+    def reset_parameters(self) -> None:
+        """Set all rows to zeros at once. One trainer suffices."""
+        for first in range(0, self.num_embeddings, _ROWS_AT_ONCE):
+            rows = slice(first, min(first + _ROWS_AT_ONCE, self.num_embeddings))
+            zeros = torch.zeros(rows.stop - first, self.embedding_dim, dtype=self.emb.dtype)
+            self.emb.push(rows, zeros, relaxed=True).wait()
+
+    def prefetch(self, n_id: Tensor) -> None:
+        """Begin to pull rows of a later batch, while this one trains.
+
+        The next `pull` of the same ids returns these rows. They do not have the steps that end in
+        between, which `age` counts. A second prefetch replaces the first.
+
+        Args:
+            n_id: [n] int64 original ids.
+        """
+        ids = _ids_of(n_id)
+        self._ahead = ids, self.emb.start_pull(ids)
+
+    def pull(self, n_id: Tensor | None = None) -> Tensor:
+        """Return rows after the last step, or the rows of `prefetch` if it had the same ids.
+
+        Args:
+            n_id: [n] int64 original ids. If None, all.
+
+        Returns:
+            [n, embedding_dim] float32, without gradients, on the device of `n_id`.
+        """
+        if n_id is None:
+            self.age = 0
+            return self.emb.pull().float()
+        ids, ahead = _ids_of(n_id), self._ahead
+        if ahead is not None and np.array_equal(ahead[0], ids):
+            self.age, self._ahead = ahead[1].age, None
+            return ahead[1].wait().float().to(n_id.device)
+        self.age = 0
+        return self.emb.pull(ids).float().to(n_id.device)
+
+    @torch.no_grad()
+    def push(
+        self,
+        x: Tensor,
+        n_id: Tensor | None = None,
+        offset: Tensor | None = None,
+        count: Tensor | None = None,
+    ) -> Push:
+        """Set rows, at the end of the step.
+
+        Args:
+            x: [n, embedding_dim] floats, on any device.
+            n_id: [n] int64 original ids. If None, all, or the runs of `offset` and `count`.
+            offset: [r] int64 first ids of runs of consecutive ids.
+            count: [r] int64 lengths of the runs. Rows of `x` beyond the runs are not used.
+
+        Returns:
+            The push. `GraphStore.step` waits for it.
+        """
+        if offset is not None and count is not None:
+            runs = zip(offset.tolist(), count.tolist(), strict=True)
+            ids = np.concatenate([np.arange(first, first + size) for first, size in runs])
+            x = x[: len(ids)]
+        else:
+            ids = np.arange(self.num_embeddings) if n_id is None else _ids_of(n_id)
+        return self.emb.push(ids, x.detach().cpu().to(self.emb.dtype), relaxed=self.relaxed)
+
+
+def _ids_of(n_id: Tensor) -> Int64Array:
+    return to_ids(n_id.detach().cpu(), "ids").astype("int64", copy=False)
+
+
+def _rows_of(
+    store: GraphStore,
+    name: str,
+    shape: tuple[int, int],
+    node_type: NodeType | None,
+    dtype: torch.dtype,
+    init: RowInit,
+    label: str,
+    on_disk: int | str | None = None,
+) -> GraphTensor:
+    """Return the tensor of a module, with a row per node, and make it if the store has none."""
+    count, width = shape
+    if dtype not in (torch.float32, torch.bfloat16):
+        raise TypeError(f"{label} are float32 or bfloat16 (got {dtype})")
+    if node_type is None:
+        counts = store.node_counts
+        fitting = [t for t, nodes in counts.items() if nodes == count]
+        if len(fitting) != 1:
+            raise ValueError(
+                f"{count} {label} fit the node types {fitting} (there are {counts}): name one by "
+                "node_type="
+            )
+        (node_type,) = fitting
+    if name in store:
+        tensor = store[name]
+    else:
+        tensor = store.create_node_tensor(name, node_type, (width,), dtype, init, on_disk)
+    if tensor.shape != shape or tensor.dtype != dtype:
+        raise ValueError(
+            f"the {label} must be {list(shape)} {dtype}, but {tensor} is not: there must be one "
+            "per node"
+        )
+    return tensor

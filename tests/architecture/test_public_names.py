@@ -25,8 +25,8 @@ PUBLIC = [
 is a function of plain types."""
 
 RECEIVED = {
-    *("ClientContext", "EpochIterator", "FolderMeta", "GraphTensor", "NodeOutputs", "Push"),
-    *("ReadOnlyTensor", "ServerContext", "TrainerContext", "WorkerContext"),
+    *("ClientContext", "EpochIterator", "FolderMeta", "GraphTensor", "NodeOutputs", "Pull"),
+    *("Push", "ReadOnlyTensor", "ServerContext", "TrainerContext", "WorkerContext"),
 }
 """Classes whose instances users get from khop and never construct."""
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import khop
-from khop.distributed import DistClusterLoader, DistDataset
+from khop.distributed import DistClusterLoader, DistDataset, MpDistSamplingWorkerOptions
 from khop.loader import ClusterData, ClusterLoader
 from khop.sampler.plan import EpochPlan
 from support.cluster import twins
@@ -128,3 +128,29 @@ def test_plans_of_given_sizes():
     for sizes in ([5, 4], [4, 4], [-1, 4, 4, 2]):
         with pytest.raises(ValueError, match="for 9 seeds"):
             EpochPlan(9, 4, sizes=sizes)
+
+
+@pytest.mark.parametrize("edge_dir", ["in", "out"])
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_clusters_with_their_halo(folder_of, edge_dir, num_workers):
+    """Nodes of clusters first, as without a halo, then all of their neighbours, by brute force."""
+    data = twins.homogeneous()
+    source, target = data.edge_index if edge_dir == "in" else data.edge_index.flip(0)
+    options = {"batch_size": 4, "assignment": CLUSTERS, **ALL, **COMMON}
+    if num_workers:
+        options["worker_options"] = MpDistSamplingWorkerOptions(num_workers=num_workers)
+    with twins.open_dataset(folder_of(3, edge_dir), 3) as dataset:
+        plain = list(DistClusterLoader(dataset, **options))
+        loader = DistClusterLoader(dataset, halo=True, **options)
+        for batch, alone in zip(loader, plain, strict=True):
+            assert torch.equal(batch.n_id[: batch.batch_size], alone.n_id)
+            wanted = torch.isin(target, alone.n_id)
+            ends = batch.n_id[batch.edge_index]
+            found = sorted(zip(*ends.tolist(), strict=True))
+            assert found == sorted(
+                zip(source[wanted].tolist(), target[wanted].tolist(), strict=True)
+            )
+            assert set(batch.n_id.tolist()) == {*alone.n_id.tolist(), *source[wanted].tolist()}
+            assert torch.equal(batch.x, data.x[batch.n_id])
+        if num_workers:
+            loader.shutdown()

@@ -31,9 +31,9 @@ OF_METIS = {"khop.partition.ClusterMetisPartitioner", "khop.partition.MetisParti
 OF_WORKERS = {"khop.distributed.MpDistSamplingWorkerOptions", "khop.distributed.Worker"}
 OF_STORES = {
     *("khop.distributed.GraphStore", "khop.distributed.GraphStoreReader"),
-    *("khop.distributed.GraphTensor", "khop.distributed.Push", "khop.distributed.ReadOnlyTensor"),
-    "khop.distributed.StoreFeatures",
-    "khop.nn.DistEmbedding",
+    *("khop.distributed.GraphTensor", "khop.distributed.Pull", "khop.distributed.Push"),
+    *("khop.distributed.ReadOnlyTensor", "khop.distributed.StoreFeatures"),
+    *("khop.nn.DistEmbedding", "khop.nn.History"),
     *(f"khop.optim.{name}" for name in ("RowwiseAdagrad", "SparseAdagrad", "SparseAdam")),
     "khop.optim.GradScaler",
     "khop.optim.SparseSGD",

@@ -38,6 +38,15 @@ def debian_parts(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
+def clustered_parts(tmp_path_factory):
+    """Two random parts of the package graph, with 100 clusters."""
+    data = DebianPackages(undirected=True)[0]
+    root = tmp_path_factory.mktemp("debian") / "clusters"
+    RandomPartitioner.from_data(data, root, 2, cluster_ids=100).partition()
+    return root
+
+
+@pytest.fixture(scope="session")
 def hetero_parts(tmp_path_factory):
     """The same with sources, maintainers and tags."""
     data = DebianPackagesHetero(undirected=True)[0]

@@ -62,7 +62,11 @@ from khop.distributed.rpc.transport import (
 )
 from khop.distributed.sampling.process_handle import Worker as Worker
 from khop.distributed.tensors.graph_store import GraphStore as GraphStore
-from khop.distributed.tensors.graph_tensor import GraphTensor as GraphTensor, Push as Push
+from khop.distributed.tensors.graph_tensor import (
+    GraphTensor as GraphTensor,
+    Pull as Pull,
+    Push as Push,
+)
 from khop.distributed.tensors.store_features import StoreFeatures as StoreFeatures
 from khop.distributed.tensors.store_reader import (
     GraphStoreReader as GraphStoreReader,

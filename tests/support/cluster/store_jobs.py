@@ -245,6 +245,26 @@ def job_scale(arguments):
     return {"steps": steps}
 
 
+def job_prefetch(arguments):
+    """Train with rows that are pulled a batch ahead. Returns the ages, and a digest of all rows."""
+    rank, store = _store(arguments)
+    history = khop.nn.History(NUM_ROWS, 4, store, "h")
+    batches = [batch_of(rank, step) for step in range(6)]
+    pulled, ages = [], []
+    history.prefetch(batches[0][0])
+    for step, (ids, values) in enumerate(batches):
+        pulled.append(history.pull(ids))
+        ages.append(history.age)
+        if step + 1 < len(batches):
+            history.prefetch(batches[step + 1][0])
+        time.sleep(0.02 * ((rank + step) % 2))
+        history.push(pulled[-1] + values, ids)
+        store.step()
+    values = torch.cat([*pulled, history.pull()])
+    store.close()
+    return {"ages": ages, "digest": hashlib.sha256(values.numpy().tobytes()).hexdigest()}
+
+
 def job_propagate(arguments):
     """Run a hop of GCN. Returns the digest of the result, and its values."""
     generator = torch.Generator().manual_seed(0)

@@ -44,6 +44,9 @@ class DistClusterLoader(DistNeighborLoader):
             clusters. Shares are even, and mostly of clusters in the trainer's partition.
         assignment: [num_nodes] integers, the cluster of each node. If None, the clusters that the
             folder keeps (`cluster_ids` of partitioners, `khop partition --cluster-ids`).
+        halo: also deliver all neighbours of the clusters' nodes, as GNNAutoScale needs
+            (https://arxiv.org/abs/2106.05609). A batch then has the edges that lead to the
+            clusters' nodes. These nodes come first, and `batch_size` is their number.
         **options: `InducedOptions`. With `num_virtual_ranks`, pass the clusters of all trainers.
 
     Raises:
@@ -64,6 +67,7 @@ class DistClusterLoader(DistNeighborLoader):
         clusters: Numbers | None = None,
         *,
         assignment: Numbers | None = None,
+        halo: bool = False,
         **options: Unpack[InducedOptions],
     ) -> None:
         chosen: InducedOptions = resolved(InducedOptions, self, options)
@@ -83,7 +87,9 @@ class DistClusterLoader(DistNeighborLoader):
         pieces = [by_cluster[ends[c] - sizes[c] : ends[c]] for c in self.clusters.tolist()]
         nodes = np.concatenate([np.empty(0, np.int64), *pieces])
         self._bounds = np.concatenate([[0], np.cumsum(sizes[self.clusters])]).astype(np.int64)
-        super().__init__(data, [], nodes, subgraph_type="induced", **chosen)
+        self._has_halo = halo
+        hops, edges = ([-1], "directional") if halo else ([], "induced")
+        super().__init__(data, hops, nodes, subgraph_type=edges, **chosen)
 
     def _num_items(self) -> int:
         return len(self.clusters)
@@ -123,7 +129,9 @@ class DistClusterLoader(DistNeighborLoader):
         return _divided(self.data, self._homes[self.clusters], homes)
 
     def _annotate(self, batch: Any, tensors: Tensors, positions: Int64Array) -> None:
-        """Add nothing: no node of a batch is a seed."""
+        """Add the number of nodes of clusters, if the batch has other nodes, too."""
+        if self._has_halo:
+            batch.batch_size = len(positions)
 
 
 def _assignment(graph: PartitionedGraph, assignment: Numbers | None) -> Int64Array:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import operator
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
 from functools import partial
 from typing import Any, Literal
@@ -23,6 +23,7 @@ from khop.data.arrays import STORAGE, to_array
 from khop.data.hot_rows import parse_bytes
 from khop.distributed.dataset import DistDataset
 from khop.distributed.tensors import checkpoint
+from khop.distributed.tensors.batch_rows import BatchT, rows_ahead, rows_in_batches
 from khop.distributed.tensors.graph_tensor import GraphTensor
 from khop.distributed.tensors.propagation import Hops, actions
 from khop.distributed.tensors.store_access import access_of
@@ -37,7 +38,6 @@ from khop.distributed.tensors.tensor_requests import (
     first_values,
     stored_numbers,
 )
-from khop.distributed.tensors.tensor_view import Batch, rows_in_batches
 from khop.distributed.tensors.torch_checkpoint import TorchState
 from khop.storage.aggregation import Aggregation
 from khop.typing import Array, EdgeType, Int64Array, NodeType, RowInit
@@ -328,7 +328,7 @@ class GraphStore(TorchState):
             self.delete(tensor.name)
         return self.version
 
-    def transform(self, names: Sequence[str]) -> Callable[[Batch], Batch]:
+    def transform(self, names: Sequence[str]) -> Callable[[BatchT], BatchT]:
         """Return a function that adds rows of tensors to batches, for `transform=` of a loader.
 
         The trainer pulls the rows when a batch is handed out, as they were after the last step.
@@ -343,6 +343,19 @@ class GraphStore(TorchState):
             return [t.read(own) for t, own in zip(tensors, ids, strict=True)], self.version
 
         return rows_in_batches(tensors, read)
+
+    def prefetch(self, loader: Iterable[BatchT], names: Sequence[str]) -> Iterator[BatchT]:
+        """Iterate over a loader, with rows of tensors that are pulled one batch ahead.
+
+        Rows of a batch come while the batch before it trains. They do not have the steps that end
+        in this time: with one step per batch, they are one step old. Batches get the attributes
+        of `transform`, and `store_version` is the version of the rows.
+
+        Args:
+            loader: a loader, or any iterable of its batches.
+            names: see `transform`.
+        """
+        return rows_ahead(loader, [self[name] for name in names], lambda: self.version)
 
     def reader(self) -> GraphStoreReader:
         """Return read-only access to the tensors, which can be pickled for another process.

@@ -25,6 +25,7 @@ from khop.distributed.tensors.tensor_requests import (
 )
 from khop.distributed.tensors.tensor_view import TensorView
 from khop.errors import ProtocolError
+from khop.loader.batches.collate import to_tensor
 from khop.typing import Array, ArrayLike, EdgeType, Int64Array, NodeType, Reduce
 
 _MAX_IDLE = 256 << 20
@@ -60,6 +61,61 @@ class Push:
             PartitionUnavailableError: a server gives no answer in time.
         """
         self._client.wait(self._tickets)
+
+
+class Pull:
+    """Pull of rows in flight, made by `GraphTensor.start_pull`.
+
+    Example:
+        >>> store = GraphStore(DistDataset.from_folder(folder))
+        >>> pull = store.create_node_tensor("h").start_pull([1, 2])
+        >>> pull.wait(), pull.age
+        (tensor([0., 0.]), 0)
+    """
+
+    def __init__(
+        self,
+        client: StoreClient,
+        name: str,
+        dtype: str,
+        out: Array,
+        pieces: Sequence[tuple[Ticket, Int64Array | None]],
+    ) -> None:
+        self._client, self._name, self._dtype = client, name, dtype
+        self._out = out
+        self._pieces = pieces  # with the positions of the rows, if the ticket's reply has the rows
+        self._step = client.num_steps
+
+    @property
+    def age(self) -> int:
+        """Number of steps that have ended since the pull began. The rows do not have them."""
+        return self._client.num_steps - self._step
+
+    def wait(self) -> Tensor:
+        """Return the rows, [n, *shape], on the CPU. Each call returns the same tensor.
+
+        Raises:
+            StateLostError, PartitionUnavailableError: see `Push.wait`.
+        """
+        return to_tensor(self.read(), self._dtype)
+
+    def read(self) -> Array:
+        """Return the rows as an array.
+
+        :meta private:
+        """
+        out, pieces = self._out, self._pieces
+        self._client.wait([ticket for ticket, _ in pieces])
+        for ticket, at in pieces:
+            if at is None:
+                continue
+            (values,) = ticket.result() or [None]
+            shape = (len(at), *out.shape[1:])
+            if values is None or values.dtype != out.dtype or values.shape != shape:
+                raise ProtocolError(f"a server sent rows of '{self._name}' in another format")
+            _native.gather(values, None, out, at)
+        self._pieces = ()
+        return out
 
 
 class GraphTensor(TensorView):
@@ -124,27 +180,41 @@ class GraphTensor(TensorView):
 
         :meta private:
         """
+        return self._start(rows, in_thread=False).read()
+
+    def start_pull(self, ids: ArrayLike | slice | None = None) -> Pull:
+        """Begin a pull, whose rows come while this process goes on.
+
+        The rows are as a `pull` now would return them: the next step begins when they are read.
+
+        Args:
+            ids: see `pull`.
+
+        Raises:
+            IndexError: an id does not exist.
+        """
+        return self._start(self._client.positions(self.spec, self._ids(ids)), in_thread=True)
+
+    def _start(self, rows: Int64Array, in_thread: bool) -> Pull:
+        """Request rows of other hosts, and read those in this host's memory, now or in a thread."""
         spec, client = self.spec, self._client
         out = self._pool.empty((len(rows), *spec.shape), storage_dtype(spec.dtype))
         client.check()
-        if parts := self.shared_parts():
+        pieces: list[tuple[Ticket, Int64Array | None]] = []
+        if (parts := self.shared_parts()) and not in_thread:
             _native.gather_parts(parts, rows, out)
-            return out
-        tickets, targets = [], []
+            return Pull(client, self.name, spec.dtype, out, pieces)
         for part, local, at in self._pieces(rows):
-            if part in self._shared:
+            if part not in self._shared:
+                pieces.append((client.read(part, PullRows(self.name), [local]), at))
+            elif in_thread:
+                read = _native.gather, self._shared[part], local, out, at
+                pieces.append((client.threads.submit(*read), None))
+            else:
                 _native.gather(self._shared[part], local, out, at)
-                continue
-            tickets.append(client.read(part, PullRows(self.name), [local]))
-            targets.append(at)
-        client.wait(tickets)
-        for ticket, at in zip(tickets, targets, strict=True):
-            (values,) = ticket.result() or [None]
-            shape = (len(at), *spec.shape)
-            if values is None or values.dtype != out.dtype or values.shape != shape:
-                raise ProtocolError(f"a server sent rows of '{self.name}' in another format")
-            _native.gather(values, None, out, at)
-        return out
+        if in_thread:
+            client.settle_later([ticket for ticket, _ in pieces])
+        return Pull(client, self.name, spec.dtype, out, pieces)
 
     def push(
         self,

@@ -17,7 +17,7 @@ from threading import RLock
 from typing import Any, TypeVar
 
 from khop.channel.arena import map_memory
-from khop.data.tickets import Ticket
+from khop.data.tickets import ReadThreads, Ticket
 from khop.distributed.membership.barrier import Barrier
 from khop.distributed.membership.members import Membership
 from khop.distributed.tensors.staging import StagingArea
@@ -64,6 +64,7 @@ class StoreClient:
         meta: metadata of the folder.
         own_parts: partitions for which this trainer ends steps, and computes.
         num_steps: number of steps that the servers have completed.
+        threads: thread that reads rows in this host's memory while the trainer goes on.
     """
 
     def __init__(self, access: StoreAccess, timeout: float) -> None:
@@ -76,6 +77,7 @@ class StoreClient:
         self._in_flight: deque[Ticket] = deque()
         self._areas: dict[int, StagingArea | None] = {}
         self.num_steps = 0
+        self.threads = ReadThreads()
         self._num_pushes = itertools.count()
         self._num_meetings = itertools.count()
         self._failure: BaseException | None = None
@@ -203,8 +205,13 @@ class StoreClient:
         """Send a write to each primary that this trainer runs, and wait for all."""
         self.wait([self.write(part, message) for part in self.own_parts])
 
+    def settle_later(self, tickets: Sequence[Ticket]) -> None:
+        """Have the next `settle` wait for reads, too."""
+        with self._lock:
+            self._in_flight.extend(tickets)
+
     def settle(self) -> None:
-        """Wait until the servers have accepted all writes."""
+        """Wait until the servers have accepted all writes, and reads in flight are done."""
         with self._lock:
             tickets, self._in_flight = list(self._in_flight), deque()
         self.wait(tickets)
@@ -287,6 +294,7 @@ class StoreClient:
             self._barrier.close(self._failure)
             self.access.close(self._client)
             self._client.close()
+            self.threads.close()
             self._areas.clear()
 
 

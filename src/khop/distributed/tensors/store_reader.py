@@ -21,9 +21,10 @@ from khop import _native, codec
 from khop.data.arrays import storage_dtype
 from khop.distributed.job.context import get_context
 from khop.distributed.rpc.partition_client import PartitionClient
+from khop.distributed.tensors.batch_rows import BatchT, rows_in_batches
 from khop.distributed.tensors.store_access import HasStoreAccess, ReadAccess
 from khop.distributed.tensors.tensor_requests import DescribeStore, PullRows, TensorSpec
-from khop.distributed.tensors.tensor_view import Batch, TensorView, rows_in_batches
+from khop.distributed.tensors.tensor_view import TensorView
 from khop.errors import ProtocolError
 from khop.loader.batches.collate import to_tensor
 from khop.typing import Array, ArrayLike, Int64Array, NodeType
@@ -231,7 +232,7 @@ class GraphStoreReader:
                 )
         return version
 
-    def transform(self, names: Sequence[str]) -> Callable[[Batch], Batch]:
+    def transform(self, names: Sequence[str]) -> Callable[[BatchT], BatchT]:
         """Return a function that adds rows of tensors to batches. See `GraphStore.transform`."""
         known = self.tensors()
         tensors = [known[name] for name in names]

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import abc
 import itertools
-from collections.abc import Callable, Iterable, Sequence
-from typing import TypeVar
+from collections.abc import Iterable
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch_geometric.data import Data, HeteroData
 
 from khop import _native
 from khop.channel.message import FRAME_BYTES
@@ -18,8 +16,6 @@ from khop.data.arrays import check_range, to_ids
 from khop.distributed.tensors.tensor_requests import TensorSpec
 from khop.loader.batches.collate import to_tensor
 from khop.typing import Array, ArrayLike, EdgeType, Int64Array, NodeType
-
-Batch = TypeVar("Batch", Data, HeteroData)
 
 
 class TensorView(abc.ABC):
@@ -99,28 +95,3 @@ class TensorView(abc.ABC):
             for first in range(begin, end, count):
                 piece = slice(first, min(first + count, end))
                 yield part, grouped[piece] - self._bounds[part], positions[piece]
-
-
-def rows_in_batches(
-    tensors: Sequence[TensorView],
-    read: Callable[[list[Int64Array]], tuple[list[Array], int]],
-) -> Callable[[Batch], Batch]:
-    """Return a function that adds rows of tensors to batches.
-
-    Args:
-        tensors: the tensors.
-        read: returns rows of all tensors by original ids, and the number of completed steps.
-    """
-
-    def add_rows(batch: Batch) -> Batch:
-        targets = [batch[t.group] if isinstance(batch, HeteroData) else batch for t in tensors]
-        ids = [
-            tensor._ids(target.n_id if tensor.spec.element == "node" else target.e_id)
-            for tensor, target in zip(tensors, targets, strict=True)
-        ]
-        rows, batch.store_version = read(ids)
-        for tensor, target, own in zip(tensors, targets, rows, strict=True):
-            target[tensor.name] = to_tensor(own, tensor.spec.dtype)
-        return batch
-
-    return add_rows
