@@ -81,8 +81,7 @@ class EmulatedBackend {
   OnDevice on_device() const { return {}; }
   void wait_quietly() noexcept {}
 
-  const void* map_host(const void* memory, std::size_t bytes,
-                       const std::shared_ptr<const void>& owner) {
+  const void* map_host(const void* memory, std::size_t bytes, const HostOwner& owner) {
     Host& host = Host::get();
     const bool acquired =
         host.pages.acquire(memory, bytes, owner, [&](uintptr_t start, std::size_t size) {

@@ -107,7 +107,7 @@ class PieceWriter {
 
  private:
   Backend& backend_;
-  WritePieces<Piece> step_;
+  WritePieces<Piece> step_{};  // what no piece fills is not left to chance: it travels along
   int64_t items_ = 0;
 };
 
