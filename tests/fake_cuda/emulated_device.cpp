@@ -42,6 +42,10 @@ class EmulatedOnFake : private EmulatedStream, public Backend {
     return mapped ? memory : nullptr;
   }
 
+  // The host's, too.
+  void* allocate_for_peers(std::size_t bytes) { return allocate(bytes); }
+  void release_for_peers(void* memory) noexcept { release(memory); }
+
   bool reach(const EmulatedOnFake& peer) const {
     return abilities_.island == peer.abilities_.island;
   }

@@ -37,9 +37,9 @@ DeviceGraph::~DeviceGraph() { release(); }
 template <class T>
 void DeviceGraph::place(const Csr& csr, const T*& array, int64_t count, std::size_t width) {
   const std::size_t size = static_cast<std::size_t>(count) * width;
-  if (array == nullptr || size == 0) return;
+  if (array == nullptr) return;
   device::Device& device = **device_;
-  if (mode_ == "CUDA") {
+  if (mode_ == "CUDA" || size == 0) {  // without entries, too, it is there: has_times
     void* const memory = device.allocate(size);
     owned_.push_back(memory);
     device.upload(memory, array, size);

@@ -65,6 +65,7 @@ __global__ void __launch_bounds__(device::kBlockThreads, kBlocksAtATime) run_blo
   __shared__ typename Step::Shared shared;
 #ifndef __CUDACC__
   if (threadIdx.x > 0) return;  // `Block::each` is a loop over the threads then
+  device::block_order = fake_cuda::block_seed;
 #endif
   step(device::Block{static_cast<int64_t>(blockIdx.x), static_cast<int64_t>(gridDim.x)}, shared);
 }

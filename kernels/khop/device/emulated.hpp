@@ -160,7 +160,8 @@ class EmulatedBackend {
 
   template <class Step>
   void run_blocks(int64_t count, Step step) {
-    run(Count{count}, [count, step](int64_t block) {
+    run(Count{count}, [count, step, seed = random_()](int64_t block) {
+      block_order = seed + static_cast<uint64_t>(block);
       typename Step::Shared shared;
       step(Block{block, count}, shared);
     });
