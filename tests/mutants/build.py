@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from mutants.faults import Fault
+from mutants.fault import Fault
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -19,6 +19,17 @@ extern "C" {
 // Number of the fault that is switched on; 0: none.
 __attribute__((visibility("default"))) inline int khop_active_fault = 0;
 }
+"""
+
+# For programs that tests start.
+_AT_START = """import ctypes
+import os
+
+if "KHOP_FAULT" in os.environ:
+    from khop import _native
+
+    library = ctypes.CDLL(_native.__file__)
+    ctypes.c_int.in_dll(library, "khop_active_fault").value = int(os.environ["KHOP_FAULT"])
 """
 
 
@@ -69,6 +80,7 @@ def build(faults: Sequence[Fault], folder: Path, jobs: int) -> Path:
             (package / path.name).symlink_to(path)
     (extension,) = binaries.glob("_native*.so")
     (package / extension.name).symlink_to(extension)
+    (package.parent / "sitecustomize.py").write_text(_AT_START)
     return package.parent
 
 

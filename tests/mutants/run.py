@@ -10,10 +10,10 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import IO, NamedTuple, NoReturn
 
 from mutants.build import ROOT
-from mutants.faults import Fault
+from mutants.fault import Fault
 
 _SECONDS = 240
 """After which tests with a fault that hang count as failed."""
@@ -34,47 +34,82 @@ def arguments_of(fault: Fault) -> list[str]:
     return [*options, "-k", fault.only, *files]
 
 
-def run(number: int, fault: Fault) -> Outcome:
-    """Runs the tests of a fault; number 0 runs them without one."""
+class _Running(NamedTuple):
+    """A child that runs the tests of a fault."""
+
+    number: int
+    began: float
+    output: IO[bytes]
+
+
+def _start(number: int, fault: Fault) -> tuple[int, _Running]:
+    """Starts the tests of a fault, without it if the number is 0. Returns the child's pid, too."""
+    output = tempfile.TemporaryFile()  # noqa: SIM115
+    child = os.fork()
+    if child == 0:
+        _run_tests(number, fault, output.fileno())
+    return child, _Running(number, time.monotonic(), output)
+
+
+def _run_tests(number: int, fault: Fault, output: int) -> NoReturn:
+    """Runs the tests of a fault in a child, which ends with pytest's status."""
     import pytest
 
     from khop import _native
 
-    began = time.monotonic()
-    with tempfile.TemporaryFile() as output:
-        child = os.fork()
-        if child == 0:
-            os.dup2(output.fileno(), 1)
-            os.dup2(output.fileno(), 2)
-            signal.alarm(_SECONDS)
-            library = ctypes.CDLL(_native.__file__)
-            ctypes.c_int.in_dll(library, "khop_active_fault").value = number
-            status = 70
-            try:
-                status = int(pytest.main(arguments_of(fault)))
-            finally:
-                sys.stdout.flush()
-                os._exit(status)
-        _, status = os.waitpid(child, 0)
-        output.seek(0)
-        text = output.read().decode(errors="replace")
+    status = 70
+    try:
+        os.dup2(output, 1)
+        os.dup2(output, 2)
+        signal.alarm(_SECONDS)
+        library = ctypes.CDLL(_native.__file__)
+        ctypes.c_int.in_dll(library, "khop_active_fault").value = number
+        os.environ["KHOP_FAULT"] = str(number)
+        status = int(pytest.main(arguments_of(fault)))
+        sys.stdout.flush()
+    finally:
+        os._exit(status)
+
+
+def _outcome(running: _Running, status: int) -> Outcome:
     # Pytest's 1: tests failed. 2 and more: they could not run. A signal ends what a GPU would.
     code = os.waitstatus_to_exitcode(status)
     verdict = "survived" if code == 0 else "killed" if code == 1 or code < 0 else "broken"
-    return Outcome(verdict, time.monotonic() - began, text)
+    running.output.seek(0)
+    text = running.output.read().decode(errors="replace")
+    running.output.close()
+    return Outcome(verdict, time.monotonic() - running.began, text)
 
 
-def run_all(faults: Sequence[Fault], package: Path, wanted: Sequence[int]) -> dict[int, Outcome]:
-    """Runs faults by number, prints a line for each, and returns their outcomes."""
+def run_all(
+    faults: Sequence[Fault], package: Path, wanted: Sequence[int], jobs: int, is_active: bool
+) -> dict[int, Outcome]:
+    """Runs the tests of faults by number, a line each, and returns their outcomes.
+
+    Args:
+        faults: all of them.
+        package: the folder that has the package `khop` with the faults.
+        wanted: numbers of those to run.
+        jobs: how many at a time.
+        is_active: the faults are switched on. If False, all tests should pass.
+    """
     sys.path[:0] = [str(package), str(ROOT / "tests")]
+    os.environ["PYTHONPATH"] = os.pathsep.join(sys.path[:2])
+    import hypothesis.strategies  # noqa: F401
     import pytest  # noqa: F401
     import torch_geometric.data  # noqa: F401
 
-    import khop.loader  # noqa: F401
+    import support.kernels.device_batches  # noqa: F401
 
-    outcomes = {}
-    for number in wanted:
-        outcome = outcomes[number] = run(number, faults[number - 1])
-        name = faults[number - 1].name
-        print(f"{number:3} {outcome.verdict:9} {outcome.seconds:5.1f} s  {name}", flush=True)
+    waiting, children, outcomes = list(wanted), {}, {}
+    while waiting or children:
+        while waiting and len(children) < jobs:
+            number = waiting.pop(0)
+            child, running = _start(number if is_active else 0, faults[number - 1])
+            children[child] = running._replace(number=number)
+        child, status = os.wait()
+        running = children.pop(child)
+        outcome = outcomes[running.number] = _outcome(running, status)
+        about = f"{outcome.verdict:9} {outcome.seconds:5.1f} s  {faults[running.number - 1].name}"
+        print(f"{running.number:3} {about}", flush=True)
     return outcomes
