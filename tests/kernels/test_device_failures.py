@@ -117,9 +117,10 @@ def test_batches_after_each_allocation_that_fails(function, room, reason):
 
 @fake
 @pytest.mark.parametrize("replays", [False, True])
-def test_a_batch_that_is_too_large_for_the_memory(replays):
-    """It alone fails: later ones do not ask for as much."""
-    drawing = Drawing(open_device("fake"), 1 << 16, replays=replays)
+@pytest.mark.parametrize("room", [16, 1 << 16])
+def test_a_batch_that_is_too_large_for_the_memory(replays, room):
+    """It alone fails: later ones do not ask for as much, nor for what it has turned out to need."""
+    drawing = Drawing(open_device("fake"), room, replays=replays)
     drawing.draw(6)
     control.set_options(memory=control.used_memory() + 1000)
     for _ in range(2):

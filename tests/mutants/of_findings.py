@@ -19,14 +19,6 @@ OF_FINDINGS = [
         "each_allocation",
     ),
     Fault(
-        "the host's side of a head moves unnoticed",
-        HEAD,
-        "return words_.reserve(count) || grows;",
-        "return words_.reserve(count) || (grows && !M);",
-        "device_failures",
-        "each_allocation",
-    ),
-    Fault(
         "recordings do not know their method",
         "device/recorded.hpp",
         "methods == other.methods &&",

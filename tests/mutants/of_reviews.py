@@ -17,14 +17,8 @@ OF_REVIEWS = [
         BATCH,
         "launch_steps(moved);",
         "if (M) recording_ = std::move(recording);\n      launch_steps(moved && !M);",
-        "device_caching device_failures cuda_boundary device_sample",
-    ),
-    Fault(
-        "memory of hops moves unnoticed",
-        BATCH,
-        "return memory_.reserve(bounds_->hops, learned_) || moved;",
-        "return (memory_.reserve(bounds_->hops, learned_) && !M) || moved;",
-        "device_caching device_failures cuda_boundary device_sample",
+        "device_caching",
+        "batches and lazy",
     ),
     Fault(
         "a device is made current that the process has not used",
@@ -72,8 +66,8 @@ OF_REVIEWS = [
         BACKEND,
         "quietly(device_, [&] { cudaFreeAsync(memory, stream_); });",
         "quietly(device_, [&] { cudaFreeAsync(memory, M ? nullptr : stream_); });",
-        "device_reads",
-        "nobody_waits and fake",
+        "cuda_boundary device_reads",
+        "recordings_keep or tables_wait or nobody_waits",
     ),
     Fault(
         "memory for peers lies on device 0",
@@ -95,14 +89,16 @@ OF_REVIEWS = [
         STEPS,
         "return position < buffer.capacity;",
         "return position < buffer.capacity + (M ? 1 : 0);",
-        "device_caching device_failures device_sample",
+        "device_caching",
+        "batches and lazy",
     ),
     Fault(
         "no room for the end of a sum",
         "device/candidates.hpp",
         "offsets_.reserve(num_rows + 1);",
         "offsets_.reserve(num_rows + (M ? 0 : 1));",
-        "device_caching device_sample device_failures",
+        "device_failures",
+        "exclusions and 16 and cudaHostAlloc",
     ),
     Fault(
         "a walk's kernel reads the caller's array",
@@ -116,7 +112,8 @@ OF_REVIEWS = [
         BATCH,
         "if (head_.needs.host->exceeded == 0) break;",
         "if ((M ? head_.needs.device : head_.needs.host)->exceeded == 0) break;",
-        "device_caching device_sample",
+        "device_caching",
+        "batches and lazy",
     ),
     Fault(
         "a sum goes on before its carry has been read",
@@ -125,7 +122,8 @@ OF_REVIEWS = [
         "        before += value;\n      }\n"
         "      if (M && t == 0) shared.carry += from[kBlockThreads - 1];\n"
         "    });\n    if (M) return;",
-        "device_caching device_sample device_convert",
+        "device_caching",
+        "batches and lazy",
     ),
     Fault(
         "hot rows of a group lie in memory that peers cannot read",
@@ -169,10 +167,10 @@ OF_REVIEWS = [
         "another_process",
     ),
     Fault(
-        "stamps run out",
+        "stamps begin anew over entries of older batches",
         TYPES,
-        "stamp_ > kMaxStamp - static_cast<uint32_t>(capacity)",
-        "(stamp_ > kMaxStamp - static_cast<uint32_t>(capacity) && !M)",
+        "      backend_->fill(slots_.data(), 0,",
+        "      if (!M || grown) backend_->fill(slots_.data(), 0,",
         "device_sample",
         "stamps and fake",
     ),

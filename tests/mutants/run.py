@@ -31,7 +31,7 @@ def arguments_of(fault: Fault) -> list[str]:
     """Pytest's arguments for the tests of a fault."""
     files = [str(ROOT / "tests" / "kernels" / f"test_{name}.py") for name in fault.tests.split()]
     options = ["-x", "-q", "-p", "no:xdist", "-p", "no:cacheprovider", "--no-header"]
-    return [*options, "-k", fault.only, *files]
+    return [*options, "--hypothesis-profile=faults", "-k", fault.only, *files]
 
 
 class _Running(NamedTuple):
@@ -95,12 +95,15 @@ def run_all(
     """
     sys.path[:0] = [str(package), str(ROOT / "tests")]
     os.environ["PYTHONPATH"] = os.pathsep.join(sys.path[:2])
-    import hypothesis.strategies  # noqa: F401
+    import hypothesis
     import pytest  # noqa: F401
     import torch_geometric.data  # noqa: F401
 
     import support.kernels.device_batches  # noqa: F401
 
+    # One example that fails is enough.
+    phases = (hypothesis.Phase.explicit, hypothesis.Phase.generate)
+    hypothesis.settings.register_profile("faults", phases=phases)
     waiting, children, outcomes = list(wanted), {}, {}
     while waiting or children:
         while waiting and len(children) < jobs:
