@@ -107,6 +107,8 @@ def test_a_thread_creates_the_context_of_its_device_alone():
 
     What a device gave is given back by other threads, which have chosen none either.
     """
+    gc.collect()  # devices of other tests
+    control.reset()
     held = []
     in_thread(lambda: held.extend(work_on(1)))
     gc.collect()

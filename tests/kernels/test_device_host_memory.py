@@ -230,3 +230,14 @@ def test_arrays_whose_end_runs_python():
         "thread.join()\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+@fake
+def test_rows_that_begin_anywhere(lazy):
+    """Rows of 8 bytes at odd addresses are read in place, byte by byte."""
+    base = np.random.default_rng(0).integers(0, 256, LARGE + 8).astype(np.uint8)
+    array = base[1 : LARGE + 1].reshape(-1, 8)
+    table = _native.DeviceTable(lazy, array, "ZERO_COPY")
+    assert table.place == "mapped"
+    rows = np.array([0, 77, len(array) - 1])
+    assert np.array_equal(gathered(lazy, table, rows, (3, 8), np.uint8), array[rows])

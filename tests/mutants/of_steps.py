@@ -118,8 +118,8 @@ OF_STEPS = [
         SPLIT,
         "| alignment | reinterpret_cast<uintptr_t>(cold);",
         "| alignment | (M ? 0 : reinterpret_cast<uintptr_t>(cold));",
-        "device_reads",
-        "bytes and fake or own",
+        "device_host_memory",
+        "anywhere",
     ),
     Fault(
         "words are written where none begins",
