@@ -32,6 +32,8 @@ from support.kernels.fake_calls import (
 pytestmark = fake
 
 ILLEGAL_ADDRESS, NOT_INITIALIZED = 700, 3
+BY_SANITIZER = 1
+"""Exit status of programs that a sanitizer ends, where the extension was built with one."""
 
 
 def take_violations():
@@ -88,10 +90,12 @@ def test_the_host_cannot_touch_memory_of_a_device():
         "out = np.empty(100, np.int64)\n"
         "memory.download(0, out)\n"
         "assert out[99] == 99\n"
-        "ctypes.memset(memory.address, 0, 1) if sys.argv[1] == 'write' else "
-        "ctypes.string_at(memory.address, 1)\n"
+        "if sys.argv[1] == 'write': ctypes.memset(memory.address, 0, 1)\n"
+        "if sys.argv[1] == 'read': ctypes.string_at(memory.address, 1)\n"
     )
-    assert run_program(code, "read") == run_program(code, "write") == -signal.SIGSEGV
+    assert run_program(code, "neither") == 0
+    for access in ("read", "write"):
+        assert run_program(code, access) in (-signal.SIGSEGV, BY_SANITIZER)
 
 
 def test_kernels_cannot_read_pageable_memory():
@@ -178,6 +182,7 @@ class At:
         self.data = value
 
 
+@pytest.mark.skipif("asan" in os.environ.get("LD_PRELOAD", ""), reason="ends the process at once")
 def test_memory_that_is_written_beyond_its_end():
     gather = Gathered(open_device("fake"))
     memory = _native.DeviceMemory.allocate(gather.device, 72)  # of 80
@@ -202,7 +207,7 @@ def test_misaligned_accesses_end_the_process():
         "device.synchronize()\n"
     )
     assert run_program(code, "8") == 0
-    assert run_program(code, "4") == -signal.SIGILL
+    assert run_program(code, "4") in (-signal.SIGILL, BY_SANITIZER)
 
 
 def order_of(seed, blocks, threads):

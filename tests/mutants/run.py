@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
-import signal
+import resource
 import sys
 import tempfile
 import time
@@ -15,8 +15,8 @@ from typing import IO, NamedTuple, NoReturn
 from mutants.build import ROOT
 from mutants.fault import Fault
 
-_SECONDS = 240
-"""After which tests with a fault that hang count as failed."""
+_SECONDS = 120
+"""Of a processor, after which tests with a fault that hang count as failed."""
 
 
 class Outcome(NamedTuple):
@@ -61,7 +61,7 @@ def _run_tests(number: int, fault: Fault, output: int) -> NoReturn:
     try:
         os.dup2(output, 1)
         os.dup2(output, 2)
-        signal.alarm(_SECONDS)
+        resource.setrlimit(resource.RLIMIT_CPU, (_SECONDS, _SECONDS))
         library = ctypes.CDLL(_native.__file__)
         ctypes.c_int.in_dll(library, "khop_active_fault").value = number
         os.environ["KHOP_FAULT"] = str(number)
