@@ -9,6 +9,7 @@ import pytest
 from torch.utils.dlpack import from_dlpack
 
 from khop import _native
+from khop.channel import device_arena
 from khop.channel.device_arena import (
     DeviceArenaReader,
     DeviceArray,
@@ -35,6 +36,9 @@ class Moment:
 
     def query(self):
         return self.has_passed
+
+    def synchronize(self):
+        self.has_passed = True
 
 
 @pytest.fixture
@@ -121,6 +125,30 @@ class Captured:
 
     def query(self):
         raise RuntimeError("operation not permitted on an event of a capturing stream")
+
+
+def test_memory_that_the_device_still_reads_is_kept(device):
+    """An arena goes when its users' queued work is done, or never if nobody can tell."""
+    moment, answers = Moment(), deque([RuntimeError("being captured")])
+
+    def mark():
+        if answers:
+            raise answers.popleft()
+        return [moment]
+
+    for is_known in (True, False):
+        moment.has_passed = False
+        writer, reader = make_device_arena(device, mark)
+        lease = reader.lease(*write(writer, 10), {3: LAYOUT}, lambda slot: None)
+        del lease
+        gc.collect()
+        answers.extend([] if is_known else [RuntimeError("being captured")] * 9)
+        kept = len(device_arena._UNMARKED)
+        del reader, writer
+        gc.collect()
+        assert moment.has_passed == is_known
+        assert len(device_arena._UNMARKED) - kept == (not is_known)
+        answers = deque([RuntimeError("being captured")])
 
 
 def test_a_slot_whose_moment_cannot_be_had(device):

@@ -9,7 +9,7 @@ cudaError_t cudaMalloc(void** memory, std::size_t bytes) {
     if (memory == nullptr) return cudaErrorInvalidValue;
     *memory = nullptr;
     if (bytes == 0) return cudaSuccess;
-    *memory = fake_cuda::memory().allocate(Origin::kMalloc, this_thread().device, bytes);
+    *memory = fake_cuda::memory().allocate(Origin::kMalloc, this_thread().device, bytes, true);
     if (*memory == nullptr) return cudaErrorMemoryAllocation;
     count("allocations");
     return cudaSuccess;
@@ -39,7 +39,8 @@ cudaError_t cudaMallocAsync(void** memory, std::size_t bytes, cudaStream_t handl
     }
     *memory = nullptr;
     if (bytes == 0) return cudaSuccess;
-    *memory = fake_cuda::memory().allocate(Origin::kPool, stream->device(), bytes);
+    const bool is_closed = !stream->is_emulated();
+    *memory = fake_cuda::memory().allocate(Origin::kPool, stream->device(), bytes, is_closed);
     if (*memory == nullptr) return cudaErrorMemoryAllocation;
     count("allocations");
     return cudaSuccess;

@@ -35,6 +35,12 @@ std::string report() {
          ",\"violations\":[" + violations + "]}";
 }
 
+std::vector<unsigned>& turns() {
+  static std::vector<unsigned> all;
+  return all;
+}
+void take_turn(int) { turns().push_back(blockIdx.x * blockDim.x + threadIdx.x); }
+
 }  // namespace
 }  // namespace fake_cuda
 
@@ -58,6 +64,8 @@ void fake_cuda_reset() {
   state().failures.clear();
   state().violations.clear();
   state().peers.clear();
+  state().faults.clear();
+  state().lost.clear();
 }
 
 void fake_cuda_set(const char* name, int64_t value) {
@@ -69,6 +77,23 @@ void fake_cuda_set(const char* name, int64_t value) {
 void fake_cuda_fail(const char* function, int64_t nth, int error) {
   const std::lock_guard<std::mutex> lock(state().mutex);
   state().failures[function] = {nth - 1, static_cast<cudaError_t>(error)};
+}
+
+// Runs a kernel of so many blocks and threads: out[i] is the number of the thread that was i-th.
+void fake_cuda_order(unsigned blocks, unsigned threads, unsigned* out) {
+  turns().clear();
+  cudaLaunchConfig_t config{};
+  config.gridDim = blocks;
+  config.blockDim = threads;
+  cudaLaunchKernelEx(&config, &take_turn, 0);
+  cudaDeviceSynchronize();
+  std::copy(turns().begin(), turns().end(), out);
+}
+
+// The next kernel that a device runs fails, and all that comes after it.
+void fake_cuda_lose(int device, int error) {
+  const std::lock_guard<std::mutex> lock(state().mutex);
+  state().faults[device] = static_cast<cudaError_t>(error);
 }
 
 // Everything that was counted, as JSON. Returns how long it is; `text` gets what fits.

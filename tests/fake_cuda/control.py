@@ -22,6 +22,8 @@ soon as a thread of the stream's own can, or before the call returns."""
 ERRORS = {
     "cudaErrorInvalidValue": 1,
     "cudaErrorMemoryAllocation": 2,
+    "cudaErrorIllegalAddress": 700,
+    "cudaErrorMisalignedAddress": 716,
     "cudaErrorLaunchFailure": 719,
 }
 
@@ -45,9 +47,10 @@ def set_options(**options: int) -> None:
     Args:
         options: `mode` (of MODES), `devices` (2), `peers` (1: devices read each other's memory),
             `memory` (bytes of a device, 8 GiB), `multiprocessors` (132), `major` and `minor` (9
-            and 0, the compute capability), `registers_read_only` (1), `pageable_reads_late` (0; 1:
-            pageable memory is read when the stream comes so far, as on devices that use the host's
-            page tables), `seed` (of the order in which blocks run).
+            and 0, the compute capability), `registers_read_only` (1), `lockable` (bytes
+            that may be registered at a time; no limit), `pageable_reads_late` (0; 1: pageable
+            memory is read when the stream comes so far, as on devices that use the host's page
+            tables), `seed` (of the orders in which blocks and threads run).
     """
     for name, value in options.items():
         _library.fake_cuda_set(name.encode(), ctypes.c_int64(value))
@@ -61,6 +64,11 @@ def set_mode(mode: str) -> None:
 def fail(function: str, nth: int = 1, error: str = "cudaErrorMemoryAllocation") -> None:
     """Makes the n-th call of a function from now on fail, once."""
     _library.fake_cuda_fail(function.encode(), ctypes.c_int64(nth), ERRORS[error])
+
+
+def lose(device: int = 0, error: str = "cudaErrorIllegalAddress") -> None:
+    """Makes the next kernel of a device fail, and all calls and work after it, until `reset`."""
+    _library.fake_cuda_lose(device, ERRORS[error])
 
 
 def finish() -> None:

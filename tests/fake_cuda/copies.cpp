@@ -1,26 +1,14 @@
 // Copies and fills: what may be copied, when it is read, and who waits for it.
-#include <algorithm>
 #include <cstring>
 #include <memory>
 #include <vector>
 
 #include "memory.hpp"
+#include "pointers.hpp"
 #include "streams.hpp"
 
 namespace fake_cuda {
 namespace {
-
-// Memory that was allocated for one device can be reached from another if peers were enabled; not
-// that of pools.
-bool reaches(int device, const void* memory, int owner) {
-  if (device == owner) return true;
-  {
-    const std::lock_guard<std::mutex> lock(state().mutex);
-    const auto& peers = state().peers[device];
-    if (std::find(peers.begin(), peers.end(), owner) == peers.end()) return false;
-  }
-  return !fake_cuda::memory().is_of_pool(memory);
-}
 
 struct End {
   const void* memory;
@@ -61,6 +49,7 @@ Work copying(const End& to, const End& from) {
       return;
     }
     std::memcpy(const_cast<void*>(to.memory), from.memory, to.bytes);
+    if (to.place == Place::kDevice) note_upload(to.memory, to.bytes);
   };
 }
 
@@ -74,6 +63,7 @@ Work copying_staged(const End& to, const End& from) {
       return;
     }
     std::memcpy(const_cast<void*>(to.memory), staged->data(), to.bytes);
+    note_upload(to.memory, to.bytes);
   };
 }
 

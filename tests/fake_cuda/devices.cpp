@@ -63,6 +63,9 @@ const char* cudaGetErrorName(cudaError_t error) {
       {cudaSuccess, "cudaSuccess"},
       {cudaErrorInvalidValue, "cudaErrorInvalidValue"},
       {cudaErrorMemoryAllocation, "cudaErrorMemoryAllocation"},
+      {cudaErrorInitializationError, "cudaErrorInitializationError"},
+      {cudaErrorIllegalAddress, "cudaErrorIllegalAddress"},
+      {cudaErrorMisalignedAddress, "cudaErrorMisalignedAddress"},
       {cudaErrorInvalidConfiguration, "cudaErrorInvalidConfiguration"},
       {cudaErrorNoDevice, "cudaErrorNoDevice"},
       {cudaErrorInvalidDevice, "cudaErrorInvalidDevice"},
@@ -94,8 +97,16 @@ const char* cudaGetErrorString(cudaError_t error) {
   }
 }
 
-cudaError_t cudaGetLastError() { return std::exchange(this_thread().last_error, cudaSuccess); }
-cudaError_t cudaPeekAtLastError() { return this_thread().last_error; }
+// What a device was lost by is never forgotten.
+cudaError_t cudaGetLastError() {
+  const cudaError_t error = cudaPeekAtLastError();
+  this_thread().last_error = cudaSuccess;
+  return error;
+}
+cudaError_t cudaPeekAtLastError() {
+  const cudaError_t lost = error_of_lost(this_thread().device);
+  return lost != cudaSuccess ? lost : this_thread().last_error;
+}
 
 cudaError_t cudaRuntimeGetVersion(int* version) {
   *version = CUDART_VERSION;
@@ -139,7 +150,7 @@ cudaError_t cudaSetDevice(int device) {
     if (!is_device(device)) return cudaErrorInvalidDevice;
     this_thread().device = device;
     create_context(device, "cudaSetDevice");
-    return cudaSuccess;
+    return error_of_lost(device);
   });
 }
 

@@ -33,8 +33,7 @@ class EmulatedOnFake : private EmulatedStream, public Backend {
   }
 
   // Registers what GPUs would leave alone, too.
-  const void* map_host(const void* memory, std::size_t bytes,
-                       const std::shared_ptr<const void>& owner) {
+  const void* map_host(const void* memory, std::size_t bytes, const device::HostOwner& owner) {
     const bool mapped =
         registered_pages().acquire(memory, bytes, owner, [this](uintptr_t start, std::size_t size) {
           const OnDevice on(kIndex);
@@ -42,6 +41,10 @@ class EmulatedOnFake : private EmulatedStream, public Backend {
         });
     return mapped ? memory : nullptr;
   }
+
+  // The host's, too.
+  void* allocate_for_peers(std::size_t bytes) { return allocate(bytes); }
+  void release_for_peers(void* memory) noexcept { release(memory); }
 
   bool reach(const EmulatedOnFake& peer) const {
     return abilities_.island == peer.abilities_.island;

@@ -6,7 +6,7 @@ using namespace fake_cuda;
 cudaError_t cudaHostAlloc(void** memory, std::size_t bytes, unsigned) {
   return call("cudaHostAlloc", kContext | kNotInCapture, [&] {
     if (memory == nullptr || bytes == 0) return cudaErrorInvalidValue;
-    *memory = fake_cuda::memory().allocate(Origin::kHost, this_thread().device, bytes);
+    *memory = fake_cuda::memory().allocate(Origin::kHost, this_thread().device, bytes, false);
     return *memory == nullptr ? cudaErrorMemoryAllocation : cudaSuccess;
   });
 }

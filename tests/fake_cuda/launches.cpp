@@ -1,43 +1,58 @@
-// Kernels: run thread by thread, block after block in an order that the launch determines.
+// Kernels: run thread by thread and block after block, in orders that the launch determines.
 #include <chrono>
 #include <numeric>
-#include <random>
 
+#include "pointers.hpp"
 #include "streams.hpp"
 
 namespace fake_cuda {
 namespace {
 
-void run_block(const Kernel& kernel, unsigned start, bool backwards) {
-  const unsigned threads = blockDim.x;
-  for (unsigned i = 0; i < threads; ++i) {
-    const unsigned turn = backwards ? threads - 1 - i : i;
-    threadIdx = {(turn + start) % threads, 0, 0};
-    kernel.run_thread();
-  }
+// Well mixed (Steele, Lea and Flood, "Fast splittable pseudorandom number generators").
+uint64_t mixed(uint64_t seed) {
+  seed = (seed ^ seed >> 30) * 0xBF58'476D'1CE4'E5B9u;
+  seed = (seed ^ seed >> 27) * 0x94D0'49BB'1331'11EBu;
+  return seed ^ seed >> 31;
 }
 
-// All blocks once, with steps that have no divisor in common with their number.
+// All numbers below a count once, in an order of which there are very many.
+class Order {
+ public:
+  Order(uint64_t count, uint64_t seed) : count_(count), at_(mixed(seed) % count) {
+    do {
+      step_ = mixed(++seed) % count + 1;
+    } while (std::gcd(step_, count) != 1);
+  }
+  unsigned next() {
+    at_ += step_;
+    if (at_ >= count_) at_ -= count_;
+    return static_cast<unsigned>(at_);
+  }
+
+ private:
+  uint64_t count_;
+  uint64_t at_;
+  uint64_t step_;
+};
+
 void run_grid(const Kernel& kernel, dim3 blocks, dim3 threads, uint64_t seed) {
-  std::mt19937_64 random(seed);
-  const uint64_t count = blocks.x;
-  uint64_t step = random() % count + 1;
-  while (std::gcd(step, count) != 1) ++step;
-  uint64_t block = random() % count;
   blockDim = threads;
   gridDim = blocks;
-  for (uint64_t i = 0; i < count; ++i) {
-    blockIdx = {static_cast<unsigned>(block), 0, 0};
-    const uint64_t order = random();
-    run_block(kernel, static_cast<unsigned>(order >> 32) % threads.x, order % 2 != 0);
-    block = (block + step) % count;
+  Order order(blocks.x, seed);
+  for (unsigned i = 0; i < blocks.x; ++i) {
+    blockIdx = {order.next(), 0, 0};
+    block_seed = mixed(seed + i);
+    Order of_threads(threads.x, block_seed);
+    for (unsigned j = 0; j < threads.x; ++j) {
+      threadIdx = {of_threads.next(), 0, 0};
+      kernel.run_thread();
+    }
   }
 }
 
-template <class F>
-void timed(F f) {
+void timed(const Work& work) {
   const auto begin = std::chrono::steady_clock::now();
-  f();
+  work();
   const auto took = std::chrono::steady_clock::now() - begin;
   count("nanoseconds_in_kernels", std::chrono::nanoseconds(took).count());
   count("kernels_run");
@@ -50,14 +65,20 @@ uint64_t next_seed() {
          static_cast<uint64_t>(state().counters["kernels_asked"]++);
 }
 
-cudaError_t submit(cudaStream_t handle, Work work) {
+cudaError_t submit(cudaStream_t handle, std::shared_ptr<const Kernel> kernel, Work work) {
   std::shared_ptr<Stream> stream;
   const cudaError_t error = open_for_work(handle, stream);
   if (error != cudaSuccess) return error;
   // Kernels are launched in streams of the current device.
   if (stream->device() != this_thread().device) return cudaErrorInvalidResourceHandle;
   if (stream->capture == nullptr) count("launches");
-  stream->submit(std::move(work));
+  const auto [arguments, bytes] = kernel->arguments();
+  const Pointers pointers(arguments, bytes, *stream);
+  stream->submit([=, device = stream->device()] {
+    if (takes_fault(device)) return;
+    pointers.check_when_it_runs();
+    timed(work);
+  });
   return cudaSuccess;
 }
 
@@ -71,9 +92,8 @@ cudaError_t launch(const cudaLaunchConfig_t& config, std::shared_ptr<const Kerne
         config.dynamicSmemBytes > 48 << 10) {
       return cudaErrorInvalidConfiguration;
     }
-    return submit(config.stream, [=, seed = next_seed()] {
-      timed([&] { run_grid(*kernel, blocks, threads, seed); });
-    });
+    return submit(config.stream, kernel,
+                  [=, seed = next_seed()] { run_grid(*kernel, blocks, threads, seed); });
   });
 }
 
@@ -82,7 +102,7 @@ cudaError_t launch_algorithm(const char* name, cudaStream_t stream,
                              std::shared_ptr<const Kernel> work) {
   return call(name, kContext, [&] {
     if (this_thread().last_error != cudaSuccess) return this_thread().last_error;
-    return submit(stream, [work] { timed([&] { work->run_thread(); }); });
+    return submit(stream, work, [work] { work->run_thread(); });
   });
 }
 

@@ -7,7 +7,9 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "device_pages.hpp"
 #include "pages.hpp"
+#include "pointers.hpp"
 
 #if defined(__SANITIZE_ADDRESS__)
 #include <sanitizer/asan_interface.h>
@@ -23,10 +25,11 @@ namespace {
 
 constexpr int kNeverWritten = 0xA5;
 constexpr int kFreed = 0xDD;
+constexpr int kBeyond = 0x6B;
 // Filling more than the ends of large memory would take most of the tests' time.
 constexpr std::size_t kFilled = std::size_t{1} << 20;
 // Freed memory that is kept so that its use shows.
-constexpr std::size_t kKept = std::size_t{64} << 20;
+constexpr std::size_t kKept = std::size_t{2} << 20;
 
 void* pointer(uintptr_t address) { return reinterpret_cast<void*>(address); }
 
@@ -47,22 +50,29 @@ bool is_filled(uintptr_t begin, std::size_t bytes, int pattern) {
   return all(0, kFilled) && all(bytes - std::min(bytes - kFilled, kFilled), bytes);
 }
 
-void* map_file(int file, std::size_t bytes) {
-  void* const memory =
-      mmap(nullptr, page_after(bytes), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
-  return memory == MAP_FAILED ? nullptr : memory;
+// What other processes can open lies in a file without a name. -1 if there is no room.
+int make_file(std::size_t bytes) {
+  const int file = memfd_create("device memory", MFD_CLOEXEC);
+  if (file < 0 || ftruncate(file, static_cast<off_t>(page_after(bytes))) == 0) return file;
+  close(file);
+  return -1;
 }
 
-// What other processes can open lies in a file without a name.
-void* allocate_file(std::size_t bytes, int& file) {
-  file = memfd_create("device memory", MFD_CLOEXEC);
-  if (file < 0) return nullptr;
-  if (ftruncate(file, static_cast<off_t>(page_after(bytes))) == 0) {
-    if (void* const memory = map_file(file, bytes)) return memory;
+// As long as it lives the host may touch a piece of memory.
+class Held {
+ public:
+  explicit Held(const Range& range) : range_(range) {
+    if (range.is_closed) device_pages().hold(range.begin);
   }
-  close(file);
-  return nullptr;
-}
+  Held(const Held&) = delete;
+  Held& operator=(const Held&) = delete;
+  ~Held() {
+    if (range_.is_closed) device_pages().let_go(range_.begin);
+  }
+
+ private:
+  const Range& range_;
+};
 
 }  // namespace
 
@@ -71,39 +81,39 @@ Memory& memory() {
   return *all;
 }
 
-void* Memory::allocate(Origin origin, int device, std::size_t bytes) {
+void* Memory::allocate(Origin origin, int device, std::size_t bytes, bool is_closed) {
   const int64_t limit = option("memory");
   const std::lock_guard<std::mutex> lock(mutex_);
   Range range;
   range.bytes = bytes;
   range.origin = origin;
   range.device = device;
+  range.is_closed = is_closed;
   const bool of_device = range.is_of_device();
   if (of_device && (bytes > static_cast<std::size_t>(limit) ||
                     used_[device] + static_cast<int64_t>(bytes) > limit)) {
     return nullptr;
   }
+  if (origin == Origin::kMalloc && (range.file = make_file(bytes)) < 0) return nullptr;
   void* memory = nullptr;
-  if (origin == Origin::kMalloc) {
-    memory = allocate_file(bytes, range.file);
-  } else {
-    // Page-locked memory has pages of its own.
-    const bool whole_pages = origin == Origin::kHost;
-    const std::size_t alignment = whole_pages ? page_bytes() : 256;
-    if (posix_memalign(&memory, alignment, whole_pages ? page_after(bytes) : bytes) != 0) {
-      memory = nullptr;
-    }
+  if (is_closed) {
+    memory = device_pages().map(bytes, range.file);
+  } else if (posix_memalign(&memory, page_bytes(), page_after(bytes)) != 0) {
+    memory = nullptr;
   }
   if (memory == nullptr) return nullptr;
   range.begin = reinterpret_cast<uintptr_t>(memory);
   fill(range.begin, bytes, kNeverWritten);
+  std::memset(pointer(range.end()), kBeyond, page_after(range.end()) - range.end());
+  KHOP_POISON(pointer(range.end()), page_after(range.end()) - range.end());
+  if (is_closed) device_pages().let_go(range.begin);
   if (of_device) used_[device] += static_cast<int64_t>(bytes);
   ranges_[range.begin] = range;
   return memory;
 }
 
 void* Memory::open(int device, int file, std::size_t bytes) {
-  void* const memory = map_file(file, bytes);
+  void* const memory = device_pages().map(bytes, file);
   if (memory == nullptr) return nullptr;
   const std::lock_guard<std::mutex> lock(mutex_);
   Range range;
@@ -111,6 +121,8 @@ void* Memory::open(int device, int file, std::size_t bytes) {
   range.bytes = bytes;
   range.origin = Origin::kOpened;
   range.device = device;
+  range.is_closed = true;
+  device_pages().let_go(range.begin);
   ranges_[range.begin] = range;
   return memory;
 }
@@ -148,8 +160,15 @@ bool Memory::release(const void* memory, Origin origin) {
     used_[range.device] -= static_cast<int64_t>(range.bytes);
   }
   range.is_free = true;
-  if (origin != Origin::kOpened) fill(range.begin, range.bytes, kFreed);
+  {
+    const Held held(range);
+    if (origin != Origin::kOpened) {
+      check_end(range);
+      fill(range.begin, range.bytes, kFreed);
+    }
+  }
   KHOP_POISON(pointer(range.begin), range.bytes);
+  forget_uploads(range.begin);
   free_[num_freed_++] = range.begin;
   free_bytes_ += range.bytes;
   while (free_bytes_ > kKept) forget_oldest();
@@ -167,6 +186,7 @@ void Memory::forget_oldest() {
 // What other processes have opened they may still write to.
 void Memory::check_free(const Range& range) const {
   if (range.origin == Origin::kOpened) return;
+  const Held held(range);
   KHOP_UNPOISON(pointer(range.begin), range.bytes);
   if (!is_filled(range.begin, range.bytes, kFreed)) {
     report_violation("memory was written to after it was freed: " + std::to_string(range.bytes) +
@@ -176,6 +196,17 @@ void Memory::check_free(const Range& range) const {
   KHOP_POISON(pointer(range.begin), range.bytes);
 }
 
+// The rest of the last page is nobody's.
+void Memory::check_end(const Range& range) const {
+  const std::size_t rest = page_after(range.end()) - range.end();
+  KHOP_UNPOISON(pointer(range.end()), rest);
+  if (!is_filled(range.end(), rest, kBeyond)) {
+    report_violation("memory was written to beyond its end: " + std::to_string(range.bytes) +
+                     " bytes");
+  }
+  KHOP_POISON(pointer(range.end()), rest);
+}
+
 void Memory::check_free() {
   const std::lock_guard<std::mutex> lock(mutex_);
   for (const auto& [order, begin] : free_) check_free(ranges_.at(begin));
@@ -183,18 +214,19 @@ void Memory::check_free() {
 
 void Memory::take_back(Range& range) {
   check_free(range);
-  KHOP_UNPOISON(pointer(range.begin), range.bytes);
-  if (range.origin == Origin::kMalloc || range.origin == Origin::kOpened) {
-    munmap(pointer(range.begin), page_after(range.bytes));
-    if (range.file >= 0) close(range.file);
+  KHOP_UNPOISON(pointer(range.begin), page_after(range.bytes));
+  if (range.is_closed) {
+    device_pages().unmap(range.begin);
   } else {
     std::free(pointer(range.begin));
   }
+  if (range.file >= 0) close(range.file);
 }
 
 // Whole pages are locked, none twice; what counts as registered are the bytes that were named.
 cudaError_t Memory::register_pages(uintptr_t begin, std::size_t bytes, bool read_only) {
   if (bytes == 0 || !can_be_locked(begin, bytes, read_only)) return cudaErrorInvalidValue;
+  const int64_t lockable = option("lockable");
   const std::lock_guard<std::mutex> lock(mutex_);
   for (const auto* ranges : {&registered_, &ranges_}) {
     for (const auto& [start, range] : *ranges) {
@@ -204,6 +236,9 @@ cudaError_t Memory::register_pages(uintptr_t begin, std::size_t bytes, bool read
       if (!apart) return cudaErrorHostMemoryAlreadyRegistered;
     }
   }
+  std::size_t locked = bytes;
+  for (const auto& [start, range] : registered_) locked += range.bytes;
+  if (locked > static_cast<std::size_t>(lockable)) return cudaErrorMemoryAllocation;
   Range range;
   range.begin = begin;
   range.bytes = bytes;
@@ -267,6 +302,12 @@ bool Memory::is_of_pool(const void* memory) {
   const std::lock_guard<std::mutex> lock(mutex_);
   const Range* const range = range_at(reinterpret_cast<uintptr_t>(memory));
   return range != nullptr && range->origin == Origin::kPool;
+}
+
+uintptr_t Memory::begin_of(uintptr_t address) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const Range* const range = range_at(address);
+  return range == nullptr ? 0 : range->begin;
 }
 
 cudaPointerAttributes Memory::attributes_of(const void* memory) {

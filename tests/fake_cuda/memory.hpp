@@ -21,6 +21,7 @@ struct Range {
   int file = -1;               // of kMalloc: what other processes map
   bool is_asked_free = false;  // of kPool: by a call, but perhaps not yet in the stream's order
   bool is_free = false;        // kept, so that its use shows
+  bool is_closed = false;      // to the host: device memory, but not that of emulated devices
 
   uintptr_t end() const { return begin + bytes; }
   bool contains(uintptr_t from, std::size_t size) const {
@@ -41,8 +42,8 @@ enum class Place {
 
 class Memory {
  public:
-  // Null if there is no room.
-  void* allocate(Origin origin, int device, std::size_t bytes);
+  // Null if there is no room. `is_closed`: the host cannot touch it.
+  void* allocate(Origin origin, int device, std::size_t bytes, bool is_closed);
   void* open(int device, int file, std::size_t bytes);
   // What lies there, if it begins there and is of that kind; not what was freed.
   bool find(const void* memory, Range& found, Origin origin);
@@ -54,6 +55,8 @@ class Memory {
   bool unregister(uintptr_t begin);
 
   bool is_of_pool(const void* memory);
+  // Where the piece begins that was allocated around an address, free or not; 0: none was.
+  uintptr_t begin_of(uintptr_t address);
   Place place_of(const void* memory, std::size_t bytes, int* device);
   cudaPointerAttributes attributes_of(const void* memory);
   int64_t used(int device);
@@ -64,6 +67,7 @@ class Memory {
   const Range* pinned_around(uintptr_t address) const;
   bool touches_pinned(uintptr_t begin, uintptr_t end) const;
   void check_free(const Range& range) const;
+  void check_end(const Range& range) const;
   void take_back(Range& range);
   void forget_oldest();
 

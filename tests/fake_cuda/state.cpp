@@ -1,5 +1,9 @@
 #include "state.hpp"
 
+#include <unistd.h>
+
+#include <limits>
+
 #include "streams.hpp"
 
 namespace fake_cuda {
@@ -26,6 +30,7 @@ int64_t default_of(const std::string& name) {
       {"major", 9},
       {"minor", 0},
       {"registers_read_only", 1},
+      {"lockable", std::numeric_limits<int64_t>::max()},
       {"pageable_reads_late", 0},
       {"seed", 1},
   };
@@ -61,12 +66,30 @@ bool is_device(int device) { return device >= 0 && device < option("devices"); }
 void create_context(int device, const char* call) {
   const std::lock_guard<std::mutex> lock(state().mutex);
   state().contexts.emplace(device, call);
+  if (state().process == 0) state().process = getpid();
+}
+
+cudaError_t error_of_lost(int device) {
+  const std::lock_guard<std::mutex> lock(state().mutex);
+  const auto found = state().lost.find(device);
+  return found == state().lost.end() ? cudaSuccess : found->second;
+}
+
+bool takes_fault(int device) {
+  const std::lock_guard<std::mutex> lock(state().mutex);
+  const auto fault = state().faults.find(device);
+  if (fault != state().faults.end()) {
+    state().lost.insert(*fault);
+    state().faults.erase(fault);
+  }
+  return state().lost.count(device) == 1;
 }
 
 cudaError_t begin_call(const char* name, unsigned rules) {
   {
     const std::lock_guard<std::mutex> lock(state().mutex);
     ++state().calls[name];
+    if (state().process != 0 && state().process != getpid()) return cudaErrorInitializationError;
     const auto planned = state().failures.find(name);
     if (planned != state().failures.end() && planned->second.calls_before-- == 0) {
       const cudaError_t error = planned->second.error;
@@ -74,7 +97,11 @@ cudaError_t begin_call(const char* name, unsigned rules) {
       return error;
     }
   }
-  if ((rules & kContext) != 0) create_context(this_thread().device, name);
+  if ((rules & kContext) != 0) {
+    create_context(this_thread().device, name);
+    const cudaError_t error = error_of_lost(this_thread().device);
+    if (error != cudaSuccess) return error;
+  }
   if ((rules & kNotInCapture) != 0 && invalidate_captures()) {
     return cudaErrorStreamCaptureUnsupported;
   }

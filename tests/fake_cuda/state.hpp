@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cuda_runtime.h>
+#include <sys/types.h>
 
 #include <chrono>
 #include <cstdint>
@@ -39,6 +40,9 @@ struct State {
   std::map<std::string, PlannedFailure> failures;
   std::vector<std::string> violations;  // of rules that no call could report
   std::map<int, std::vector<int>> peers;
+  std::map<int, cudaError_t> faults;  // by device: of the next kernel that runs
+  std::map<int, cudaError_t> lost;    // by device: what all calls answer since a kernel failed
+  pid_t process = 0;                  // that has contexts; its children can use none
 };
 State& state();  // never destroyed: devices may live until the end
 
@@ -56,6 +60,10 @@ cudaError_t begin_call(const char* name, unsigned rules);
 cudaError_t end_call(cudaError_t error);
 void create_context(int device, const char* call);
 bool is_device(int device);
+// The error that a device is lost by; cudaSuccess: it is not.
+cudaError_t error_of_lost(int device);
+// Whether a kernel that runs now does not: its device is lost, or is from now on.
+bool takes_fault(int device);
 
 // Everything that a program may call goes through this. What it takes is the runtime's time: all
 // else is the program's.
@@ -64,6 +72,8 @@ cudaError_t call(const char* name, unsigned rules, Body body) {
   const auto begin = std::chrono::steady_clock::now();
   cudaError_t error = begin_call(name, rules);
   if (error == cudaSuccess) error = body();
+  // Also of work that was done meanwhile.
+  if (error == cudaSuccess && (rules & kContext) != 0) error = error_of_lost(this_thread().device);
   error = end_call(error);
   const auto took = std::chrono::steady_clock::now() - begin;
   count("nanoseconds_in_calls", std::chrono::nanoseconds(took).count());

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <map>
 
+#include "device_pages.hpp"
+
 namespace fake_cuda {
 
 bool Position::is_reached() const { return stream == nullptr || stream->has_done(number); }
@@ -63,6 +65,8 @@ void Stream::wait_until(uint64_t number) {
     changed_.wait(lock, [&] { return done_.load() >= number; });
     return;
   }
+  if (has_done(number)) return;
+  const AtWork at_work;
   while (!has_done(number)) do_next();
 }
 
@@ -79,6 +83,7 @@ void Stream::do_next() {
       next = &queue_.front();
     }
     if (!next->after.has_value() || next->after->is_reached()) {
+      const AtWork at_work;
       next->work();
       const std::lock_guard<std::mutex> lock(mutex_);
       queue_.pop_front();

@@ -117,15 +117,18 @@ def test_batches_after_each_allocation_that_fails(function, room, reason):
 
 @fake
 @pytest.mark.parametrize("replays", [False, True])
-def test_a_batch_that_is_too_large_for_the_memory(replays):
-    """It alone fails: later ones do not ask for as much."""
-    drawing = Drawing(open_device("fake"), 1 << 16, replays=replays)
+@pytest.mark.parametrize(
+    ("room", "fanouts", "left"), [(1 << 16, (4, 3), 64 << 10), (16, (-1, 3), 512 << 10)]
+)
+def test_a_batch_that_is_too_large_for_the_memory(replays, room, fanouts, left):
+    """It alone fails: later ones do not ask for as much, nor for what it has turned out to need."""
+    drawing = Drawing(open_device("fake"), room, fanouts, replays)
     drawing.draw(6)
     control.set_options(memory=control.used_memory() + 1000)
     for _ in range(2):
         with pytest.raises(RuntimeError, match="cudaErrorMemoryAllocation"):
             drawing.draw(300)
-        control.set_options(memory=control.used_memory() + (64 << 10))
+        control.set_options(memory=control.used_memory() + left)
         for _ in range(3):
             drawing.draw(6)
 

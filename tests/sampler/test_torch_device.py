@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from torch.utils.dlpack import from_dlpack
+from torch_geometric import EdgeIndex
 from torch_geometric.data import Data
 
 from khop.sampler.pyg.device import (
@@ -93,6 +94,19 @@ def test_tensors_within_other_values():
     found = tensors_in(batch)
     assert [len(tensor) for tensor in found[:2]] == [3, 4]
     assert len(found) == 2 + 2 + 2  # a matrix has indices and values; a sequence, data and sizes
+
+
+def test_what_pygs_index_tensors_keep(stream):
+    """PyG copies their caches, too, and graphs within a graph. A wrapper has no memory itself."""
+    edges = EdgeIndex([[0, 1, 1], [1, 0, 2]], sparse_size=(3, 3), sort_order="row")
+    edges.fill_cache_()
+    batch = Data(edge_index=edges, inner=Data(x=torch.eye(2)), num_nodes=3)
+    moved = batch.to("meta")
+    for copied in (batch, moved):
+        found = tensors_in(copied)
+        assert all(type(tensor) is torch.Tensor for tensor in found)
+        cached = [edges._data, edges._indptr, edges._T_perm, edges._T_indptr, *edges._T_index]
+        assert len(found) == sum(tensor is not None for tensor in cached) + 1
 
 
 def test_the_parts_of_torch_sparses_matrices(monkeypatch):

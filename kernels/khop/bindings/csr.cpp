@@ -86,6 +86,13 @@ Csr::Csr(InArray indptr, InArray indices, std::optional<InArray> row_ids, int64_
   check_first(first_edge, num_edges_, "first_edge");
 }
 
+const InArray& Csr::array_at(const void* data) const {
+  for (const auto* array : {&row_ids_, &times_, &weight_sums_, &weight_guide_, &neighbor_ids_}) {
+    if (array->has_value() && (*array)->data() == data) return **array;
+  }
+  return data == indptr_.data() ? indptr_ : indices_;
+}
+
 DeviceCsr Csr::any_view() const {
   return visit([](const auto& view) {
     return DeviceCsr{AnyInts{view.indptr, sizeof(*view.indptr)},

@@ -28,6 +28,9 @@ class Csr {
   bool knows_neighbors() const { return row_id_width_ == 0 || neighbor_id_width_ != 0; }
   bool has_wide_columns() const { return is_type<int64_t>(indices_); }
 
+  // Which of the arrays begins there.
+  const InArray& array_at(const void* data) const;
+
   // The arrays, whatever their types.
   DeviceCsr any_view() const;
 

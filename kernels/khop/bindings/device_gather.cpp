@@ -15,7 +15,8 @@ namespace {
 
 device::HostRows host_rows(const InArray& table) {
   if (table.ndim() < 1) throw nb::value_error("table needs a row axis");
-  return {static_cast<const char*>(table.data()), length(table), row_bytes_of(table), keep(table)};
+  return {static_cast<const char*>(table.data()), length(table), row_bytes_of(table),
+          owner_of(table)};
 }
 
 device::TableMode mode_of(const std::string& mode) {

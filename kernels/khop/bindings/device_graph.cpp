@@ -16,17 +16,16 @@ DeviceGraph::DeviceGraph(std::shared_ptr<PyDevice> device, nb::object csr, const
     throw nb::value_error(("mode must be 'CUDA' or 'ZERO_COPY' (got '" + mode + "')").c_str());
   }
   const Csr& host = nb::cast<const Csr&>(csr);
-  if (mode == "ZERO_COPY") owner_ = keep(csr);
   nb::gil_scoped_release unlocked;
   arrays_ = host.visit([](const auto& view) { return device::arrays_of(view); });
   try {
-    place(arrays_.indptr, arrays_.num_rows + 1, arrays_.indptr_width);
-    place(arrays_.indices, arrays_.num_edges, arrays_.indices_width);
-    place(arrays_.row_ids, arrays_.num_rows, arrays_.row_id_width);
-    place(arrays_.neighbor_ids, arrays_.num_edges, arrays_.neighbor_id_width);
-    place(arrays_.times, arrays_.num_edges, sizeof(int64_t));
-    place(arrays_.weight_sums, arrays_.num_edges, sizeof(uint64_t));
-    place(arrays_.weight_guide, arrays_.num_edges, sizeof(uint32_t));
+    place(host, arrays_.indptr, arrays_.num_rows + 1, arrays_.indptr_width);
+    place(host, arrays_.indices, arrays_.num_edges, arrays_.indices_width);
+    place(host, arrays_.row_ids, arrays_.num_rows, arrays_.row_id_width);
+    place(host, arrays_.neighbor_ids, arrays_.num_edges, arrays_.neighbor_id_width);
+    place(host, arrays_.times, arrays_.num_edges, sizeof(int64_t));
+    place(host, arrays_.weight_sums, arrays_.num_edges, sizeof(uint64_t));
+    place(host, arrays_.weight_guide, arrays_.num_edges, sizeof(uint32_t));
   } catch (...) {
     release();
     throw;
@@ -36,18 +35,22 @@ DeviceGraph::DeviceGraph(std::shared_ptr<PyDevice> device, nb::object csr, const
 DeviceGraph::~DeviceGraph() { release(); }
 
 template <class T>
-void DeviceGraph::place(const T*& array, int64_t count, std::size_t width) {
+void DeviceGraph::place(const Csr& csr, const T*& array, int64_t count, std::size_t width) {
   const std::size_t size = static_cast<std::size_t>(count) * width;
-  if (array == nullptr || size == 0) return;
+  if (array == nullptr) return;
   device::Device& device = **device_;
-  if (mode_ == "CUDA") {
+  if (mode_ == "CUDA" || size == 0) {  // without entries, too, it is there: has_times
     void* const memory = device.allocate(size);
     owned_.push_back(memory);
     device.upload(memory, array, size);
     array = static_cast<const T*>(memory);
   } else {
-    mapped_.push_back(
-        std::make_unique<device::HostMapping>(native(device_), array, size, width, owner_));
+    device::HostOwner owner = [&] {
+      const nb::gil_scoped_acquire locked;
+      return owner_of(csr.array_at(array));
+    }();
+    mapped_.push_back(std::make_unique<device::HostMapping>(native(device_), array, size, width,
+                                                            std::move(owner)));
     array = static_cast<const T*>(mapped_.back()->on_device());
   }
 }

@@ -29,11 +29,10 @@ class DeviceGraph {
 
  private:
   template <class T>
-  void place(const T*& array, int64_t count, std::size_t width);
+  void place(const Csr& csr, const T*& array, int64_t count, std::size_t width);
   void release() noexcept;
 
   std::shared_ptr<PyDevice> device_;
-  std::shared_ptr<const void> owner_;  // of what is read in place
   std::string mode_;
   device::GraphArrays arrays_;
   mutable std::vector<SharedDevice> readers_;

@@ -55,7 +55,7 @@ class DeviceMemory {
   DeviceMemory(SharedDevice device, const InArray& array)
       : device_(std::move(device)), bytes_(array.nbytes()), origin_(Origin::kHost) {
     mapping_ = std::make_unique<device::HostMapping>(native(device_), array.data(), bytes_,
-                                                     array.itemsize(), keep(array));
+                                                     array.itemsize(), owner_of(array));
     data_ = static_cast<char*>(const_cast<void*>(mapping_->on_device()));
   }
   ~DeviceMemory() {

@@ -50,6 +50,10 @@ std::shared_ptr<const void> keep(T held) {
           }};
 }
 
+// The owner of an array of the host: the object that the array is a view of, and all memory that
+// this one has. Other objects than arrays and buffers have what the array shows.
+device::HostOwner owner_of(const InArray& array);
+
 // Lets other Python threads run during a call that waits for a device. One that only asks for
 // something is over sooner than the interpreter lock would be handed over and back.
 class ReleaseGilToWait {

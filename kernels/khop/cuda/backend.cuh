@@ -58,6 +58,7 @@ __global__ void __launch_bounds__(device::kBlockThreads, kBlocksAtATime) run_blo
   __shared__ typename Step::Shared shared;
 #ifndef __CUDACC__
   if (threadIdx.x > 0) return;  // `Block::each` is a loop over the threads then
+  device::block_order = fake_cuda::block_seed;
 #endif
   step(device::Block{static_cast<int64_t>(blockIdx.x), static_cast<int64_t>(gridDim.x)}, shared);
 }
@@ -95,12 +96,12 @@ class Backend {
 
   // `stream` 0: one of its own.
   Backend(int device, cudaStream_t stream, device::Allocator allocator)
-      : device_(device), stream_(stream), allocator_(std::move(allocator)), staging_(device) {
+      : device_(device),
+        own_stream_(device, stream),
+        stream_(own_stream_.get()),
+        allocator_(std::move(allocator)),
+        staging_(device) {
     const OnDevice on(device_);
-    if (stream_ == nullptr) {
-      stream_ = make_stream();
-      owns_stream_ = true;
-    }
     if (!allocator_.allocate) keep_pooled_memory();
     int multiprocessors = 0;
     KHOP_CUDA_CHECK(
@@ -121,8 +122,7 @@ class Backend {
       release(block_words_);
       if (scratch_ != nullptr) release(scratch_);
       // The staging memory is given back at once.
-      if (owns_stream_ || staging_.in_use()) cudaStreamSynchronize(stream_);
-      if (owns_stream_) cudaStreamDestroy(stream_);
+      if (own_stream_.is_own() || staging_.in_use()) cudaStreamSynchronize(stream_);
     });
   }
 
@@ -142,7 +142,10 @@ class Backend {
   void release(void* memory) noexcept {
     if (allocator_.release) {
       allocator_.release(memory);
-    } else if (is_recording_) {
+      return;
+    }
+    const std::lock_guard<std::mutex> lock(releasing_mutex_);
+    if (is_recording_) {
       released_.push_back(memory);  // the driver would take it for the graph's
     } else {
       quietly(device_, [&] { cudaFreeAsync(memory, stream_); });
@@ -193,8 +196,7 @@ class Backend {
     quietly(device_, [this] { cudaStreamSynchronize(stream_); });
   }
 
-  const void* map_host(const void* memory, std::size_t bytes,
-                       const std::shared_ptr<const void>& owner) {
+  const void* map_host(const void* memory, std::size_t bytes, const device::HostOwner& owner) {
     const OnDevice on(device_);
     return cuda::map_host(device_, memory, bytes, owner);
   }
@@ -270,8 +272,11 @@ class Backend {
     const OnDevice on(device_);
     const std::lock_guard<std::mutex> lock(recording_mutex_);
     cudaGraph_t graph = nullptr;
-    KHOP_CUDA_CHECK(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal));
-    is_recording_ = true;
+    {
+      const std::lock_guard<std::mutex> releasing(releasing_mutex_);
+      KHOP_CUDA_CHECK(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal));
+      is_recording_ = true;
+    }
     const int64_t launched = num_launches_;
     try {
       steps();
@@ -392,10 +397,14 @@ class Backend {
 
   // What was recorded has not been launched.
   cudaError_t end_recording(cudaGraph_t* graph, int64_t launched_before) {
+    num_launches_ = launched_before;
+    const std::lock_guard<std::mutex> lock(releasing_mutex_);
     const cudaError_t error = cudaStreamEndCapture(stream_, graph);
     is_recording_ = false;
-    num_launches_ = launched_before;
-    for (void* memory : std::exchange(released_, {})) release(memory);
+    quietly(device_, [this] {
+      for (void* memory : released_) cudaFreeAsync(memory, stream_);
+    });
+    released_.clear();
     return error;
   }
 
@@ -417,11 +426,12 @@ class Backend {
   }
 
   int device_;
+  BackendStream own_stream_;
   cudaStream_t stream_;
   device::Allocator allocator_;
   Staging staging_;
-  bool owns_stream_ = false;
   std::mutex recording_mutex_;
+  std::mutex releasing_mutex_;  // of what follows: destructors run in any thread
   bool is_recording_ = false;
   std::vector<void*> released_;  // while recording
   void* scratch_ = nullptr;

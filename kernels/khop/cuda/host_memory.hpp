@@ -47,8 +47,9 @@ inline bool register_pages(bool knows_read_only, uintptr_t start, std::size_t by
 
 // Smaller arrays may lie on the heap and share pages with others: glibc gives pages of its own only
 // to what is above a threshold, which it raises to this much. The pages of an array that is
-// registered must be its own, for copies of memory that is registered in part are refused, also
-// those by the neighbour's owner.
+// registered must be its own, for copies of memory that is registered in part are refused,
+// also those by the neighbour's owner. So a part of a larger array is registered with the rest of
+// it, if that is not more than the part.
 constexpr std::size_t kWorthRegistering = std::size_t{32} << 20;
 
 // Where the current device sees an address of the host, or null.
@@ -59,12 +60,16 @@ inline const char* seen_at(uintptr_t address) {
   return static_cast<const char*>(attributes.devicePointer);
 }
 
-// Where the current device sees memory that other code registered or allocated so, from end to
-// end (torch's pinned tensors): it is in use then, and its owner keeps it so. Null if none did.
+// Where the current device sees memory that other code registered or allocated so, every page of
+// it (torch's pinned tensors): it is in use then, and its owner keeps it so. Null if none did.
 inline const void* seen_of_others(uintptr_t begin, std::size_t bytes) {
   const char* const first = seen_at(begin);
-  const char* const last = seen_at(begin + bytes - 1);
-  return first != nullptr && last == first + (bytes - 1) ? first : nullptr;
+  if (first == nullptr || seen_at(begin + bytes - 1) != first + (bytes - 1)) return nullptr;
+  uintptr_t page = device::HostPages::page_after(begin);
+  for (; page < begin + bytes; page = device::HostPages::page_after(page + 1)) {
+    if (seen_at(page) != first + (page - begin)) return nullptr;
+  }
+  return first;
 }
 
 inline void unmap_host(int device, const void* memory, std::size_t bytes) noexcept {
@@ -75,14 +80,15 @@ inline void unmap_host(int device, const void* memory, std::size_t bytes) noexce
 
 // Of the current device. Null if it cannot read this memory in place.
 inline const void* map_host(int device, const void* memory, std::size_t bytes,
-                            const std::shared_ptr<const void>& owner) {
+                            const device::HostOwner& owner) {
   // Such a device reads whatever the process can.
   if (has(cudaDevAttrPageableMemoryAccessUsesHostPageTables, device)) return memory;
   device::HostPages& pages = registered_pages();
   const auto begin = reinterpret_cast<uintptr_t>(memory);
   const bool knows_read_only = has(cudaDevAttrHostRegisterReadOnlySupported, device);
   const bool acquired = pages.acquire(memory, bytes, owner, [&](uintptr_t start, std::size_t size) {
-    return size >= kWorthRegistering && register_pages(knows_read_only, start, size);
+    return bytes >= kWorthRegistering && size - bytes <= bytes &&
+           register_pages(knows_read_only, start, size);
   });
   if (!acquired) {
     return pages.touches(memory, bytes) ? nullptr : seen_of_others(begin, bytes);

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "khop/device/graph.hpp"
+#include "khop/device/host_pages.hpp"
 #include "khop/device/operations.hpp"
 #include "khop/device/subgraph.hpp"
 
@@ -42,9 +43,8 @@ class Device {
   // The same for destructors, whatever comes of it; any thread may call it.
   virtual void wait_quietly() noexcept = 0;
   // Makes host memory readable in place; returns where the device sees it, or null if the driver
-  // refuses (see HostMapping, which then makes a copy). `owner` keeps the memory alive.
-  virtual const void* map_host(const void* memory, std::size_t bytes,
-                               std::shared_ptr<const void> owner) = 0;
+  // refuses (see HostMapping, which then makes a copy).
+  virtual const void* map_host(const void* memory, std::size_t bytes, const HostOwner& owner) = 0;
   virtual void unmap_host(const void* memory, std::size_t bytes) noexcept = 0;
   // Page-locked memory of the host, which the device reads in place at the same address.
   virtual void* allocate_host(std::size_t bytes) = 0;

@@ -41,8 +41,7 @@ class DeviceOn final : public Device {
   }
   void synchronize() override { backend_.synchronize(); }
   void wait_quietly() noexcept override { backend_.wait_quietly(); }
-  const void* map_host(const void* memory, std::size_t bytes,
-                       std::shared_ptr<const void> owner) override {
+  const void* map_host(const void* memory, std::size_t bytes, const HostOwner& owner) override {
     return backend_.map_host(memory, bytes, owner);
   }
   void unmap_host(const void* memory, std::size_t bytes) noexcept override {

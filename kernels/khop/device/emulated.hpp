@@ -81,8 +81,7 @@ class EmulatedBackend {
   OnDevice on_device() const { return {}; }
   void wait_quietly() noexcept {}
 
-  const void* map_host(const void* memory, std::size_t bytes,
-                       const std::shared_ptr<const void>& owner) {
+  const void* map_host(const void* memory, std::size_t bytes, const HostOwner& owner) {
     Host& host = Host::get();
     const bool acquired =
         host.pages.acquire(memory, bytes, owner, [&](uintptr_t start, std::size_t size) {
@@ -161,7 +160,8 @@ class EmulatedBackend {
 
   template <class Step>
   void run_blocks(int64_t count, Step step) {
-    run(Count{count}, [count, step](int64_t block) {
+    run(Count{count}, [count, step, seed = random_()](int64_t block) {
+      block_order = seed + static_cast<uint64_t>(block);
       typename Step::Shared shared;
       step(Block{block, count}, shared);
     });

@@ -194,7 +194,9 @@ void DeviceTable::split(std::shared_ptr<const HotRows> hot) {
   split_.places = places_.data();
   split_.parts = parts_.data();
   split_.num_parts = hot_->group().size();
-  for (const void* part : hot_->parts()) split_.alignment |= reinterpret_cast<uintptr_t>(part);
+  for (const void* part : hot_->parts()) {
+    split_.alignment |= reinterpret_cast<uintptr_t>(part) % kLineBytes;
+  }
 }
 
 std::string DeviceTable::place() const {

@@ -20,7 +20,7 @@ struct HostRows {
   const char* data;
   int64_t num_rows;
   int64_t row_bytes;
-  std::shared_ptr<const void> owner;  // keeps it alive
+  HostOwner owner;
 
   std::size_t bytes() const { return static_cast<std::size_t>(num_rows * row_bytes); }
 };

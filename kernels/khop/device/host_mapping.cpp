@@ -6,7 +6,7 @@
 namespace khop::device {
 
 HostMapping::HostMapping(std::shared_ptr<Device> device, const void* memory, std::size_t bytes,
-                         std::size_t width, std::shared_ptr<const void> owner)
+                         std::size_t width, HostOwner owner)
     : device_(std::move(device)), memory_(memory), bytes_(bytes), owner_(std::move(owner)) {
   if (bytes_ == 0) return;
   if (reinterpret_cast<uintptr_t>(memory_) % width == 0) {
@@ -16,7 +16,7 @@ HostMapping::HostMapping(std::shared_ptr<Device> device, const void* memory, std
   copy_ = std::make_unique<PinnedMemory>(device_, bytes_);
   std::memcpy(copy_->data(), memory_, bytes_);
   on_device_ = copy_->data();
-  owner_.reset();
+  owner_.keeps.reset();
 }
 
 HostMapping::~HostMapping() {

@@ -30,14 +30,15 @@ class PinnedMemory {
 
 // An array of the host as a device sees it: the memory itself, where it can be registered, else a
 // pinned copy. Drivers refuse some: files mapped read-only on devices that cannot register memory
-// as read-only, pages that others have registered in part. Small arrays are not worth it. And a
+// as read-only, pages that others have registered in part. Small arrays, and small parts of larger
+// ones, which are registered as a whole, are not worth it. And a
 // device reads entries at multiples of their width alone, while an array of a file's may begin
 // anywhere: another address is the end of a GPU's context.
 class HostMapping {
  public:
-  // `width`: bytes that are read at a time. `owner` keeps the memory alive, as long as it is read.
+  // `width`: bytes that are read at a time. `owner` is kept as long as the memory is read.
   HostMapping(std::shared_ptr<Device> device, const void* memory, std::size_t bytes,
-              std::size_t width, std::shared_ptr<const void> owner);
+              std::size_t width, HostOwner owner);
   HostMapping(const HostMapping&) = delete;
   HostMapping& operator=(const HostMapping&) = delete;
   ~HostMapping();
@@ -49,7 +50,7 @@ class HostMapping {
   std::shared_ptr<Device> device_;
   const void* memory_;
   std::size_t bytes_;
-  std::shared_ptr<const void> owner_;
+  HostOwner owner_;
   const void* on_device_ = nullptr;
   std::unique_ptr<PinnedMemory> copy_;
 };

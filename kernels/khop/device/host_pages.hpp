@@ -18,20 +18,28 @@
 
 namespace khop::device {
 
+// What keeps an array of the host alive, with all memory of which the array may be a part. Other
+// code copies the whole, which a driver refuses where a part of it is registered.
+struct HostOwner {
+  std::shared_ptr<const void> keeps;
+  uintptr_t begin;
+  std::size_t bytes;
+};
+
 class HostPages {
  public:
-  // Makes [memory, memory + bytes) registered and returns whether it could: false if it shares
-  // pages with what is registered and is not a part of it, or if `add(start, bytes)`, which
-  // registers without throwing, returns false.
+  // Makes [memory, memory + bytes), with all of its owner's memory, registered and returns whether
+  // it could: false if it shares pages with what is registered and is not a part of it, or if
+  // `add(start, bytes)`, which registers without throwing, returns false.
   template <class Add>
-  bool acquire(const void* memory, std::size_t bytes, const std::shared_ptr<const void>& owner,
-               Add add) {
+  bool acquire(const void* memory, std::size_t bytes, const HostOwner& owner, Add add) {
     const std::lock_guard<std::mutex> lock(mutex_);
     const auto begin = reinterpret_cast<uintptr_t>(memory);
     auto piece = first_with(begin, bytes);
     if (piece == pieces_.end()) {
-      if (!add(begin, bytes)) return false;
-      piece = pieces_.emplace(begin, Piece{begin + bytes, 0, owner}).first;
+      if (first_with(owner.begin, owner.bytes) != pieces_.end()) return false;
+      if (!add(owner.begin, owner.bytes)) return false;
+      piece = pieces_.emplace(owner.begin, Piece{owner.begin + owner.bytes, 0, owner.keeps}).first;
     } else if (begin < piece->first || piece->second.end < begin + bytes) {
       return false;
     }

@@ -163,9 +163,16 @@ class Mark(Protocol):
     def query(self) -> bool:
         """Return True if the device has done all work that was queued before the mark."""
 
+    def synchronize(self) -> None:
+        """Wait for all work that was queued before the mark."""
+
 
 # A slot: offset, size, marks, and the function to call with the offset when they have passed.
 _Ended: TypeAlias = tuple[int, int, Sequence[Mark] | None, Callable[[int], None]]
+
+
+_UNMARKED: list[_native.DeviceMemory] = []
+"""Memory that is never freed: work may use it for which no mark could be recorded."""
 
 
 class _Lease:
@@ -200,6 +207,9 @@ class DeviceArenaReader:
     ) -> None:
         self._mark = mark
         self._owner = os.getpid()
+        # Slots that are no longer used, with marks of the device's work at that time, or None if
+        # no mark could be set.
+        self._ended: deque[_Ended] = deque()
         self.descriptors: list[int] = []
         handle = None
         if device.is_cuda:
@@ -213,9 +223,17 @@ class DeviceArenaReader:
             self._memory = _native.DeviceMemory.over(device, mapped)
         self.described = {"nbytes": nbytes, "handle": handle}
         self._leased = 0
-        # Slots that are no longer used, with marks of the device's work at that time, or None if
-        # no mark could be set.
-        self._ended: deque[_Ended] = deque()
+
+    def __del__(self) -> None:
+        # The last batch is gone. CUDA may free memory that queued work still reads.
+        if os.getpid() != self._owner:
+            return
+        try:
+            for _, _, marks, _ in self._ended:
+                for mark in self._mark() if marks is None else marks:
+                    mark.synchronize()
+        except Exception:  # a CUDA graph is being captured
+            _UNMARKED.append(self._memory)
 
     @property
     def capacity(self) -> int:

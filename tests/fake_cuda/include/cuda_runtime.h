@@ -25,6 +25,7 @@ enum cudaError_t {
   cudaSuccess = 0,
   cudaErrorInvalidValue = 1,
   cudaErrorMemoryAllocation = 2,
+  cudaErrorInitializationError = 3,
   cudaErrorInvalidConfiguration = 9,
   cudaErrorNoDevice = 100,
   cudaErrorInvalidDevice = 101,
@@ -36,6 +37,7 @@ enum cudaError_t {
   cudaErrorSymbolNotFound = 500,
   cudaErrorNotReady = 600,
   cudaErrorIllegalAddress = 700,
+  cudaErrorMisalignedAddress = 716,
   cudaErrorPeerAccessAlreadyEnabled = 704,
   cudaErrorHostMemoryAlreadyRegistered = 712,
   cudaErrorHostMemoryNotRegistered = 713,
@@ -216,11 +218,15 @@ cudaError_t cudaGraphExecDestroy(cudaGraphExec_t executable);
 
 namespace fake_cuda {
 
+// Of the block that runs: determines an order of its threads.
+inline thread_local uint64_t block_seed = 0;
+
 // A kernel with the arguments of its launch.
 class Kernel {
  public:
   virtual ~Kernel() = default;
   virtual void run_thread() const = 0;
+  virtual std::pair<const void*, std::size_t> arguments() const = 0;
 };
 
 template <class... Args>
@@ -228,8 +234,12 @@ class KernelOf final : public Kernel {
  public:
   template <class... Given>
   explicit KernelOf(void (*function)(Args...), Given&&... given)
-      : function_(function), args_(std::forward<Given>(given)...) {}
+      : function_(function), args_(std::forward<Given>(given)...) {
+    // Padding has what was on the stack: addresses of the host among it.
+    std::apply([](auto&... args) { (__builtin_clear_padding(&args), ...); }, args_);
+  }
   void run_thread() const override { std::apply(function_, args_); }
+  std::pair<const void*, std::size_t> arguments() const override { return {&args_, sizeof(args_)}; }
 
  private:
   void (*function_)(Args...);

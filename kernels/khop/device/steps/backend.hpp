@@ -59,6 +59,15 @@ constexpr int kBlockThreads = 256;
 // No step that needs blocks is split among more of them.
 constexpr int64_t kMostBlocks = 512;
 
+#ifndef __CUDACC__
+// On the CPU the threads of a block take turns, in another order in each call of `each`.
+inline thread_local uint64_t block_order = 0;  // set where a block begins, from the device's seed
+inline uint64_t next_order() {
+  block_order += 0x9E37'79B9'7F4A'7C15u;
+  return block_order * 0xD134'2543'DE82'EF95u >> 40;
+}
+#endif
+
 // Threads that work together: each call of `each` is over, for all of them, before the next begins.
 // What a thread leaves for another, or for itself, lies in memory that they share.
 struct Block {
@@ -70,8 +79,14 @@ struct Block {
 #ifdef __CUDA_ARCH__
     f(static_cast<int>(threadIdx.x));
     __syncthreads();
-#else
+#elif defined(__CUDACC__)
     for (int thread = 0; thread < kBlockThreads; ++thread) f(thread);
+#else
+    const uint64_t order = next_order();
+    const auto step = static_cast<int>(order >> 8 & 0xFF) | 1;
+    for (int i = 0; i < kBlockThreads; ++i) {
+      f((static_cast<int>(order & 0xFF) + i * step) % kBlockThreads);
+    }
 #endif
   }
 };

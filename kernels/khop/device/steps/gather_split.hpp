@@ -31,7 +31,7 @@ struct SplitTable {
   const void* cold;  // [num_rows, row_bytes]; null if all rows are hot
   int64_t num_rows;
   int64_t row_bytes;
-  uint64_t alignment;  // all addresses in `parts`, or-ed
+  uint64_t alignment;  // all addresses in `parts`, or-ed, within their lines
   int64_t sorts_from;  // gathers of so many rows read them in order, if some are cold
 
   // Of the bytes of rows and of their addresses, or-ed.

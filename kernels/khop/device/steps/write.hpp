@@ -130,7 +130,7 @@ class PieceWriter {
   }
 
   Backend& backend_;
-  WritePieces step_{};
+  WritePieces step_{};  // what no piece fills is not left to chance: it travels along
   int64_t items_ = 0;
 };
 

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 import torch_geometric.typing
 from torch import Tensor
+from torch_geometric import EdgeIndex, Index
 from torch_geometric.data import Data, HeteroData
 
 from khop import _native
@@ -225,10 +226,15 @@ def tensors_in(batch: Data | HeteroData) -> list[Tensor]:
 
 
 def tensors_within(value: object) -> list[Tensor]:
-    """Return the dense tensors of a value: a tensor, a sparse matrix, or lists and dicts of such.
+    """Return the dense tensors of a value: a tensor, a matrix, or lists and dicts of such.
 
-    Nested as deeply as PyG's `Data.to` copies. Other values have no tensors.
+    Nested as deeply as PyG's `Data.to` copies, which also copies graphs within a graph. Other
+    values have no tensors.
     """
+    if isinstance(value, (Data, HeteroData)):
+        return tensors_in(value)
+    if isinstance(value, (EdgeIndex, Index)):  # wrappers of tensors, with caches
+        value = vars(value)
     if isinstance(value, Mapping):
         value = list(value.values())
     if isinstance(value, Sequence) and not isinstance(value, (str, bytes)):
