@@ -42,8 +42,8 @@ void write(int file, const In<int64_t>& blocks, const InArray& memory) {
 }  // namespace
 
 void bind_write_back_cache(nb::module_& m) {
-  nb::class_<cpu::WriteBackCache>(m, "WriteBackCache",
-                              R"(Plan of a write-back cache of a file's blocks: blocks and slots.)")
+  nb::class_<cpu::WriteBackCache>(
+      m, "WriteBackCache", R"(Plan of a write-back cache of a file's blocks: blocks and slots.)")
       .def(nb::init<int64_t, int64_t>(), nb::arg("num_blocks"), nb::arg("capacity"))
       .def("load", &load, nb::arg("blocks").noconvert(), nb::arg("changes"),
            R"(Bring blocks into the cache.

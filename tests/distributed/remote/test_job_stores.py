@@ -245,7 +245,7 @@ LIES = [
     (push(OWN, name="mine"), [np.array([-1]), VALUES], "has 1.. rows"),
     (push(OWN, name="mine"), [np.array([2**62]), VALUES], "has 1.. rows"),
     (push(OWN, name="mine"), [ROW, VALUES.astype(np.float64)], "float32 values"),
-    (push(OWN, name="mine"), [np.zeros(2, np.int64), VALUES], "values .1, 3. for 2 rows"),
+    (push(OWN, name="mine"), [np.zeros(2, np.int64), VALUES], r"values \[\[1, 3\]\] for 2 rows"),
     (push(OWN, name="mine"), [np.zeros(1 << 20, np.int64)], "carries 8388608 bytes"),
     (CreateTensor("wide", WIDE, OWN), [], "at most 1 MiB"),
     (CreateTensor("large", TensorSpec("node", 0, "int8", [1 << 19]), OWN), [], "job 'own' at"),
