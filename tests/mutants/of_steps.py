@@ -77,8 +77,8 @@ OF_STEPS = [
     Fault(
         "a stretch is added twice",
         SCAN,
-        "b < block.index; b += kBlockThreads",
-        "b < block.index + (M ? 1 : 0); b += kBlockThreads",
+        "b < shared.turn.index; b += kBlockThreads",
+        "b < shared.turn.index + (M ? 1 : 0); b += kBlockThreads",
         "device_caching",
         "batches and lazy",
     ),
@@ -144,5 +144,21 @@ OF_STEPS = [
         "entries[i] = M ? i : first + i;",
         "device_reads",
         "at_a_time and fake",
+    ),
+    Fault(
+        "a hop ends with its first block",
+        "device/steps/backend.hpp",
+        "if (take_turn(&ended) + 1 != static_cast<uint64_t>(num_blocks)) return false;",
+        "if (take_turn(&ended) + 1 != static_cast<uint64_t>(num_blocks) && !M) return false;",
+        "device_caching",
+        "batches and lazy",
+    ),
+    Fault(
+        "blocks of the next launch take up the turns of this one",
+        SCAN,
+        "if (block.count > 1) words->begin_next_round(shared.turn);",
+        "if (block.count > 1 && !M) words->begin_next_round(shared.turn);",
+        "device_caching",
+        "batches and lazy",
     ),
 ]
