@@ -84,7 +84,7 @@ RUNS = [
     "convert versions/version-1 {out} --overwrite --to khop --jobs 2",
     "convert versions/version-2 --in-place",
     "inspect parts --json --debug --report --fanout 2 --batch-size 4 --batches 2 --seed-type node",
-    "inspect parts --report",
+    "inspect parts --report --cache-memory 1MB",
     "partition ring - --num-parts 2 --compare random,stream --sample 30 --fanout 2 --batch-size 4",
     "verify parts --json --debug --jobs 2 --tmp .",
     "keygen {out} --clients 2 --json --debug",
