@@ -79,7 +79,7 @@ def measure(
                 before = counted()
             in_calls = control.count("nanoseconds_in_calls")
             begin = time.perf_counter_ns()
-            sampler.draw_nodes(seed_set, BatchKey(1, index))
+            sampler.draw_nodes([seed_set], BatchKey(1, index))
             elapsed = time.perf_counter_ns() - begin
             in_calls = control.count("nanoseconds_in_calls") - in_calls
             control.finish()

@@ -135,7 +135,7 @@ def init_server(
             The server imports these modules, and none that a client names.
         lease: seconds of silence after which a client counts as lost, 5 to 86,400. If None,
             $KHOP_LEASE. If that is not set, 30.
-        tensor_limit: maximum bytes of the tensors of clients' `GraphStore`s. A number, or a text
+        tensor_limit: maximum bytes of all tensors of clients' graph stores. A number, or a text
             such as '64GB'.
 
     Returns:
