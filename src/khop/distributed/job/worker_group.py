@@ -56,9 +56,9 @@ def init_worker_group(
     of this job.
 
     If torch.distributed is initialised, it gives the rank and the world size. Otherwise the
-    launcher gives them: torchrun, Ray Train (RANK and WORLD_SIZE), mpirun (variables of Open MPI,
-    PMI or PMIx), a step of Slurm (srun), or a pod of Kubernetes (PyTorchJob, TrainJob, Indexed
-    Job). Without a launcher the process is the only trainer.
+    launcher gives them: torchrun or Ray Train (RANK and WORLD_SIZE), mpirun, a step of Slurm
+    (srun), or a pod of Kubernetes (PyTorchJob, TrainJob, Indexed Job). Without a launcher the
+    process is the only trainer.
 
     With srun, the job's store is at the first host of the step. Its port, from 10,000 to 29,999, is
     computed from the numbers of job and step. MASTER_ADDR and MASTER_PORT override host and port.
