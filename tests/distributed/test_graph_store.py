@@ -154,6 +154,17 @@ def test_a_relaxed_push_is_applied_when_it_arrives(store):
     assert push.done and rows[[4, 9, 0]].tolist() == [3, 3, 0] and store.version == 0
 
 
+def test_pushes_of_many_bytes(store):
+    """They take several messages, and graph servers refuse those of more than 4 MiB."""
+    num_values = (1 << 22) // store.node_counts["node"]  # 5 MiB per partition, of three
+    tensor = store.create_node_tensor("wide", shape=(num_values,))
+    values = torch.arange(tensor.shape.numel(), dtype=torch.float32).view(tensor.shape)
+    for relaxed in (False, True):
+        tensor.push(None, values, "add", relaxed=relaxed)
+    store.step()
+    assert torch.equal(tensor.pull(), 2 * values)
+
+
 def test_edges_have_rows_by_original_id(store):
     first = torch.arange(3000) * 10
     rows = store.create_edge_tensor("rows", dtype=torch.int64, init=first)

@@ -290,7 +290,9 @@ class GraphTensor(TensorView):
     def _send(self, rows: Int64Array, values: Array, reduce: Any, step: int | None) -> Push:
         client, tickets = self._client, []
         values = np.ascontiguousarray(values)
-        for part, local, at in self._pieces(rows, _PUSH_BYTES):
+        # Graph servers serve several jobs: they take smaller pushes.
+        nbytes = _PUSH_BYTES if client.access.sender is None else FRAME_BYTES
+        for part, local, at in self._pieces(rows, nbytes):
             message = PushRows(self.name, reduce, step, client.rank, client.next_position())
             area = client.staging_area(part) if values.dtype != np.bool_ else None
             staged = None if area is None else area.allocate(len(at) * _row_bytes(values))
