@@ -15,6 +15,7 @@ from khop.data.hot_rows import parse_bytes
 from khop.distributed.dataset import DistDataset
 from khop.distributed.graph import PartitionedGraph
 from khop.distributed.loaders.device_transfer import DeviceArenaFactory, DeviceTransfer, pinning
+from khop.distributed.loaders.exchange_choice import Exchanging
 from khop.distributed.loaders.in_process import InProcessBackend
 from khop.distributed.options import (
     CollocatedDistSamplingWorkerOptions,
@@ -80,6 +81,7 @@ def create_backend(
     weights: Mapping[str, Array],
     transfer: DeviceTransfer,
     caching: RowCaching,
+    exchange: Exchanging,
 ) -> SamplerPool | InProcessBackend:
     """Create what makes a loader's batches: this process, samplers here, or graph servers.
 
@@ -91,6 +93,7 @@ def create_backend(
         weights: sampling weights of negative endpoints, by name: see `arrays` of `Pipeline`.
         transfer: transfer of the batches to their device.
         caching: cache of rows of other partitions.
+        exchange: how this process gets rows of other partitions.
 
     Raises:
         RuntimeError: a device of `worker_devices` cannot be used. The message has the reason.
@@ -110,10 +113,8 @@ def create_backend(
     options = options or CollocatedDistSamplingWorkerOptions()
     if isinstance(options, MpDistSamplingWorkerOptions) and options.num_workers > 0:
         return _make_samplers(data, spec, options, plan, weights, transfer, caching)
-    client = data.service().client(options.timeout)
-    part = data.connected_part()
-    cache_bytes, lookahead = caching.share(1), caching.limits(data.meta, spec, plan.batch_size)
-    return InProcessBackend(part, spec, client, weights, options.timeout, cache_bytes, lookahead)
+    limits = caching.share(1), caching.limits(data.meta, spec, plan.batch_size)
+    return exchange.backend(data, spec, weights, options.timeout, limits)
 
 
 def _make_samplers(

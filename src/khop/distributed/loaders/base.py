@@ -15,17 +15,17 @@ from torch import Tensor
 
 from khop.channel.layout import Received
 from khop.distributed.graph import PartitionedGraph
-from khop.distributed.job.context import TrainerContext
+from khop.distributed.loaders.agreement import (
+    agree_on_batches,
+    agreed_number,
+    check_agreement,
+)
 from khop.distributed.loaders.backends import RowCaching, create_backend
 from khop.distributed.loaders.collate import Assembler, Tensors, batch_edge_types, to_tensors
 from khop.distributed.loaders.device_transfer import DeviceTransfer, PendingTransfer, TargetDevice
+from khop.distributed.loaders.exchange_choice import Exchanging
 from khop.distributed.loaders.loader_options import LoaderOptions
-from khop.distributed.loaders.virtual_shares import (
-    VirtualShares,
-    agreed_number,
-    check_agreement,
-    check_virtual_ranks,
-)
+from khop.distributed.loaders.virtual_shares import VirtualShares, check_virtual_ranks
 from khop.distributed.loaders.widening import Widening, widened_by
 from khop.distributed.sampling.pipeline import PipelineSpec
 from khop.distributed.sampling.process_handle import Worker
@@ -88,6 +88,7 @@ class DistLoader(StatefulLoader, abc.ABC):
             is_hetero, num_seeds = data.meta.heterogeneous, options["batch_size"]
             self._padder = Padder(options["pad"], *types, is_hetero, num_seeds, self._padded_seeds)
         context = data.context
+        exchange = Exchanging.of(options, data)
         if options["num_virtual_ranks"] is not None:
             check_virtual_ranks(options["num_virtual_ranks"], seed, stream, lists)
         self._set_up_epochs(seed, stream, None, context.rank)
@@ -97,13 +98,15 @@ class DistLoader(StatefulLoader, abc.ABC):
             self._num_items(), options["batch_size"], options["drop_last"], None, lists
         )
         data.connect()
+        described = exchange.described(type(self).__name__, options["batch_size"], spec)
         self._virtual: VirtualShares | None = None
         if options["num_virtual_ranks"] is not None:
-            self._virtual = self._divide(options["num_virtual_ranks"], options["even_batches"])
+            number, is_even = options["num_virtual_ranks"], options["even_batches"]
+            self._virtual = self._divide(number, is_even, described)
             self._cursor = VirtualCursor(self._keys, context.rank, self._virtual.ranks)
             self._plan = replace(self._plan, num_batches_asked=self._virtual.num_batches)
         elif options["even_batches"] and context.world_size > 1:
-            self._plan = _agree_on_batches(context, self._plan, options["drop_last"])
+            self._plan = agree_on_batches(context, self._plan, options["drop_last"], described)
         self._backend = create_backend(
             data,
             spec,
@@ -112,6 +115,7 @@ class DistLoader(StatefulLoader, abc.ABC):
             self._weights,
             self._transfer,
             RowCaching.of(options["cache_memory"], options["lookahead"]),
+            exchange,
         )
         self._tally = StatsAccumulator(self._backend.num_samplers)
 
@@ -129,15 +133,18 @@ class DistLoader(StatefulLoader, abc.ABC):
         """
         return None if self._padder is None else self._padder.shapes.sizes
 
-    def _divide(self, num_virtual_ranks: int, even_batches: bool) -> VirtualShares:
+    def _divide(
+        self, num_virtual_ranks: int, even_batches: bool, described: Mapping[str, Any]
+    ) -> VirtualShares:
         """Divide the seeds among virtual ranks, parts of an epoch that any trainer can make.
 
         All trainers call it together. With `even_batches`, virtual ranks have equally many batches.
+        `described` are further options that must be equal.
         """
         data, plan = self.data, self._plan
         options = [num_virtual_ranks, plan.batch_size, plan.drop_last, self._shuffle, even_batches]
         seeds = [self._keys.seed, digest(self._described_seeds(None))]
-        check_agreement(data.context, [*options, *seeds])
+        check_agreement(data.context, [*options, *seeds, dict(described)])
         homes = [rank % data.num_partitions for rank in range(num_virtual_ranks)]
         shares = self._shares(homes)
         plans = [replace(plan, num_seeds=len(share)) for share in shares]
@@ -350,17 +357,3 @@ class BackendBatches(BatchSource):
     def close(self) -> None:
         """End the epoch, and release the batches that have not been taken."""
         self._end()
-
-
-def _agree_on_batches(context: TrainerContext, plan: EpochPlan, drop_last: bool) -> EpochPlan:
-    """Return the plan with the number of batches that all trainers of `context` agree on.
-
-    It is the largest of their numbers, or with `drop_last` the smallest.
-    """
-    name = context.next_name("loader")
-    context.members.publish(name, [plan.num_batches_alone, plan.num_seeds])
-    gathered = context.members.all_gather(
-        name,
-        "make this loader (pass even_batches=False to loaders that only some trainers make)",
-    )
-    return replace(plan, num_batches_asked=agreed_number(gathered, drop_last, "trainers"))

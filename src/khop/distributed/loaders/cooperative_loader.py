@@ -21,7 +21,12 @@ from khop import _native
 from khop.data import RowStore
 from khop.distributed.dataset import DistDataset, check_dataset
 from khop.distributed.job.worker_group import require_context
-from khop.distributed.loaders.trainer_group import Exchange, Step, TrainerGroup
+from khop.distributed.loaders.trainer_group import (
+    Exchange,
+    Step,
+    TrainerGroup,
+    check_initialized,
+)
 from khop.loader.arguments import check_positive
 from khop.loader.batches.collate import to_tensor
 from khop.loader.inputs import checked_nodes
@@ -99,7 +104,7 @@ class CooperativeLoader:
         drop_last: leave an incomplete last batch out.
         replace: draw with replacement.
         seed: seed of the random numbers of all epochs, the same for all trainers.
-        group: process group of all trainers, on the CPU. If None, a new one, with gloo, that ends
+        group: process group of all trainers, gloo or NCCL. If None, a new one, with gloo, that ends
             with the loader. End your own group before the program ends, with
             `torch.distributed.destroy_process_group`.
         timeout: seconds that trainers may wait for each other in a batch or layer.
@@ -141,11 +146,7 @@ class CooperativeLoader:
             raise ValueError(f"timeout must be positive (got {timeout!r})")
         if data.meta.heterogeneous:
             raise ValueError("cooperative batches are of graphs of one node and edge type")
-        if not dist.is_initialized():
-            raise RuntimeError(
-                "trainers exchange activations over torch.distributed: call "
-                "torch.distributed.init_process_group first"
-            )
+        check_initialized()
         self._rank, self._size = dist.get_rank(), dist.get_world_size()
         if (
             sorted(data.homes) != list(range(data.num_partitions))
@@ -295,7 +296,7 @@ class _Share:
                 lists[rank].append(node)
         self._received_counts.append([len(known) for known in self._received])
         sent = [len(nodes) for nodes in lists]
-        received = self._group.send_counts(sent, step)
+        received, _ = self._group.send_counts(sent, step, self._high - self._low)
         rows = torch.tensor([node for nodes in lists for node in nodes], dtype=torch.int64)
         answer = self._group.send_all(rows, sent, received, step)
         return [nodes.tolist() for nodes in torch.split(answer, received)]

@@ -18,7 +18,8 @@ from khop.data.direct_reads import DiskCounts
 from khop.data.steps import run
 from khop.data.tickets import Ticket
 from khop.data.waiter import TIMEOUT
-from khop.distributed.rpc.partition_client import PartitionClient
+from khop.distributed.loaders.exchanged_parts import ExchangedParts
+from khop.distributed.rpc.part_requests import PartRequests
 from khop.distributed.sampling.control_messages import BatchKey, Epoch
 from khop.distributed.sampling.pipeline import Pipeline, PipelineSpec
 from khop.distributed.sampling.process_handle import Worker
@@ -57,7 +58,7 @@ class InProcessBackend:
         self,
         part: Part,
         spec: PipelineSpec,
-        client: PartitionClient | None,
+        client: PartRequests | None,
         weights: Mapping[str, Array],
         timeout: float = TIMEOUT,
         cache_bytes: int = 0,
@@ -213,3 +214,38 @@ class InProcessBackend:
         if self._client is not None:
             self._client.close()
             self._client = None
+
+
+class ExchangeBackend(InProcessBackend):
+    """Maker of batches that all trainers make together, each its own, by collective calls.
+
+    Args are those of `InProcessBackend`. `parts` are the partitions of other trainers.
+    """
+
+    def __init__(
+        self,
+        part: Part,
+        spec: PipelineSpec,
+        parts: ExchangedParts,
+        weights: Mapping[str, Array],
+        timeout: float,
+        cache_bytes: int,
+        lookahead: tuple[int, int],
+    ) -> None:
+        super().__init__(part, spec, parts, weights, timeout, cache_bytes, lookahead)
+        self._parts = parts
+        self._taken: dict[int, int] = {}  # batches of each open epoch
+
+    def take(self, epoch_id: int, batch: int) -> Received:
+        """Make a batch, while the other trainers make theirs."""
+        number = self._taken.get(epoch_id, 0)
+        with self._parts.step(epoch_id, number):
+            received = super().take(epoch_id, batch)
+        self._taken[epoch_id] = number + 1
+        return received
+
+    def close_epoch(self, epoch_id: int) -> None:
+        """End an epoch. If others take further batches of it, they get an error."""
+        if epoch_id in self._epochs:
+            self._parts.leave_epoch(epoch_id, self._taken.pop(epoch_id, 0))
+        super().close_epoch(epoch_id)

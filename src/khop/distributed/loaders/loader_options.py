@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Annotated, Literal, TypedDict
 
 import torch
+import torch.distributed as dist
 from torch_geometric.sampler.base import SubgraphType
 
 from khop.distributed.options import WorkerOptions
@@ -186,6 +187,25 @@ class ResourceGroup(TypedDict, total=False):
             "batches, 0 to 64, that a sampler has drawn beyond the one whose rows it requests. "
             "Without its rows a batch takes little memory. If None, 8, or more small batches: "
             "until they need four times the rows of the cache.",
+        ),
+    ]
+    exchange: Annotated[
+        Literal["messages", "all_to_all"],
+        Option(
+            "messages",
+            "how a loader without sampler processes gets neighbours and rows of other partitions. "
+            "'messages': from partition servers. 'all_to_all': from the other trainers, by "
+            "`torch.distributed.all_to_all_single`, without servers. Trainers then take each batch "
+            "together, so `even_batches` must be True. An error of one trainer ends the loader on "
+            "all. Batches are the same.",
+        ),
+    ]
+    exchange_group: Annotated[
+        dist.ProcessGroup | None,
+        Option(
+            None,
+            "process group of all trainers for 'all_to_all', gloo or NCCL. If None, a new one with "
+            "gloo, which ends with the loader.",
         ),
     ]
 

@@ -7,6 +7,7 @@ would block all others. So each call is watched. Trainers renew leases and publi
 job's store (`membership.barrier`). Exchanged counts carry their step, and each wait has a timeout.
 The gloo group ends with the loader, and before the trainer leaves the job. Gloo's threads hold
 tensors for a moment after a call has returned, and must not free them while the interpreter ends.
+A group of NCCL exchanges tensors of the current GPU. Others are copied to it and back.
 """
 
 from __future__ import annotations
@@ -22,22 +23,24 @@ from torch import Tensor
 
 from khop.distributed.job.context import WorkerContext
 from khop.distributed.membership.barrier import Barrier
-from khop.errors import RendezvousError
+from khop.errors import ProtocolError, RendezvousError
 from khop.interrupts import raise_dropped
 
 # Seconds between looks for trainers that have failed or left, while a call waits.
 _LOOK_SECONDS = 0.25
+# Seconds between looks whether a call on a GPU is complete.
+_GPU_PAUSE = 50e-6
 # Seconds in which a trainer renews its lease, or has ended, once a connection has been lost.
 _SILENCE_SECONDS = 4.0
 
 
 class Step(NamedTuple):
-    """Step of drawing a cooperative batch. All trainers take the same steps, in order.
+    """Step of making a batch. All trainers take the same steps, in order.
 
     Attributes:
         epoch: number of epochs that the loader has begun before.
         batch: index of the batch in the epoch.
-        hop: index of the hop.
+        hop: index of the hop, or of the round of requests.
     """
 
     epoch: int
@@ -52,35 +55,46 @@ class TrainerGroup:
 
     Args:
         context: the trainers' job.
-        group: process group of all trainers, on the CPU. If None, a new one, with gloo.
+        group: process group of all trainers. If None, a new one, with gloo.
         timeout: seconds that an exchange may wait for other trainers.
 
     Attributes:
         rank: rank of this trainer.
         size: number of trainers.
+
+    Raises:
+        RuntimeError: torch.distributed is not initialised, or counts trainers in another way.
     """
 
     def __init__(
         self, context: WorkerContext, group: dist.ProcessGroup | None, timeout: float
     ) -> None:
-        self.rank, self.size = dist.get_rank(), dist.get_world_size()
+        check_initialized()
+        self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
+        if (self.rank, self.size) != (context.rank, context.world_size):
+            raise RuntimeError(
+                f"the process group has this trainer as rank {self.rank} of {self.size}, but its "
+                f"job as rank {context.rank} of {context.world_size}: pass a group of all trainers "
+                "in the order of their ranks"
+            )
         self._others = [rank for rank in range(self.size) if rank != self.rank]
         self._timeout = timeout
         self._name = context.next_name("exchange")
         self._members = context.members
         self._barrier = Barrier(context.members, self._name)
-        self._failure: RendezvousError | None = None
+        self._failure: BaseException | None = None
         self._pending: dist.Work | None = None
         self._is_own = group is None
         limit = timedelta(seconds=timeout)
         self._group = dist.new_group(backend="gloo", timeout=limit) if self._is_own else group
+        self._uses_gpu = dist.get_backend(self._group) == "nccl"
         self._barrier.start()
         context.close_before_leaving(self)
 
     def send_all(
         self, rows: Tensor, sent: list[int], received: list[int], step: Step | None = None
     ) -> Tensor:
-        """Send rows to all trainers, and return the rows that they have sent.
+        """Send rows to all trainers, and return the rows that they have sent, on the same device.
 
         Args:
             rows: [n, ...] rows, trainer by trainer.
@@ -92,47 +106,61 @@ class TrainerGroup:
             RendezvousError: a trainer has ended, failed or left the epoch, or is too late.
         """
         if self._failure is not None:
-            raise RendezvousError(f"an earlier exchange failed: {self._failure}")
+            raise RendezvousError(f"an earlier exchange failed: {self._failure!r}")
         if self._group is None:
             raise RendezvousError("this loader has been shut down, or its trainer has left the job")
+        own_device, rows = rows.device, rows.to("cuda" if self._uses_gpu else "cpu").contiguous()
         out = rows.new_empty((sum(received), *rows.shape[1:]))
         try:
             work = dist.all_to_all_single(
-                out, rows.contiguous(), received, sent, group=self._group, async_op=True
+                out, rows, received, sent, group=self._group, async_op=True
             )
             self._pending = work
             self._wait(work, step)
             self._pending = None
         except RendezvousError as error:
-            self._fail(error)
+            self.fail(error)
             raise
         except RuntimeError as error:
             failure = self._lost(error)
-            self._fail(failure)
+            self.fail(failure)
             raise failure from None
         except BaseException:  # the call goes on: those that follow would not fit
             self._failure = RendezvousError("it was interrupted")
             raise
-        return out
+        return out.to(own_device)
 
-    def send_counts(self, sent: list[int], step: Step) -> list[int]:
-        """Send a number to each trainer, and return the number that each has sent to this one.
+    def send_counts(
+        self, sent: list[int], step: Step, most: int, flags: int = 0
+    ) -> tuple[list[int], list[int]]:
+        """Send a number and flags to each trainer. Return the numbers and the flags of each.
+
+        Args:
+            sent: the number for each trainer.
+            step: the step.
+            most: maximum number that another trainer may send.
+            flags: the flags, the same for all trainers.
 
         Raises:
+            ProtocolError: a trainer has sent a number below 0 or above `most`.
             RendezvousError: a trainer is at another step, or as for `send_all`.
         """
         one = [1] * self.size
-        rows = torch.tensor([[count, *step] for count in sent])
-        counts = self.send_all(rows, one, one, step)
-        for rank, (_, *theirs) in enumerate(counts.tolist()):
+        rows = torch.tensor([[count, flags, *step] for count in sent])
+        numbers = self.send_all(rows, one, one, step).tolist()
+        failure: Exception | None = None
+        for rank, (count, _, *theirs) in enumerate(numbers):
             if tuple(theirs) != step:
                 failure = RendezvousError(
                     f"trainers have to take each batch together, but trainer {rank} is at "
                     f"{_where(Step(*theirs))}, trainer {self.rank} at {_where(step)}"
                 )
-                self._fail(failure)
-                raise failure
-        return [int(count) for count in counts[:, 0]]
+            elif not 0 <= count <= most:
+                failure = ProtocolError(f"trainer {rank} announced {count} rows, not 0 to {most}")
+        if failure is not None:
+            self.fail(failure)
+            raise failure
+        return [count for count, *_ in numbers], [flag for _, flag, *_ in numbers]
 
     def leave_epoch(self, epoch: int, num_batches: int) -> None:
         """Publish that this trainer leaves an epoch after `num_batches` batches."""
@@ -149,9 +177,16 @@ class TrainerGroup:
             RendezvousError: a trainer has ended, failed or left the epoch, or is too late.
         """
         end = time.monotonic() + self._timeout
+        look = time.monotonic() + _LOOK_SECONDS
         while not work.is_completed():
-            with contextlib.suppress(RuntimeError):  # the time is over
-                work.wait(timedelta(seconds=_LOOK_SECONDS))
+            if self._uses_gpu:  # its wait would return at once: it makes the stream wait
+                time.sleep(_GPU_PAUSE)
+                if time.monotonic() < look:
+                    continue
+                look = time.monotonic() + _LOOK_SECONDS
+            else:
+                with contextlib.suppress(RuntimeError):  # the time is over
+                    work.wait(timedelta(seconds=_LOOK_SECONDS))
             if work.is_completed():
                 break
             raise_dropped()
@@ -192,8 +227,9 @@ class TrainerGroup:
             f"trainer {self.rank} lost the connection to others: {who} ({_first_line(error)})"
         )
 
-    def _fail(self, failure: RendezvousError) -> None:
-        self._failure = failure
+    def fail(self, failure: BaseException) -> None:
+        """Publish an error that ends all exchanges, so that no trainer waits for this one."""
+        self._failure = self._failure or failure
         self._close(failure)
 
     def close(self) -> None:
@@ -204,7 +240,7 @@ class TrainerGroup:
         if getattr(self, "_group", None) is not None:
             self._close(None)
 
-    def _close(self, failure: RendezvousError | None) -> None:
+    def _close(self, failure: BaseException | None) -> None:
         group, self._group = self._group, None
         if group is None:
             return
@@ -268,6 +304,15 @@ class Exchange:
         """
         rows: Tensor = _Exchange.apply(x, self)  # type: ignore[no-untyped-call]
         return rows
+
+
+def check_initialized() -> None:
+    """Raise RuntimeError unless torch.distributed is initialised."""
+    if not dist.is_initialized():
+        raise RuntimeError(
+            "trainers exchange rows over torch.distributed: call "
+            "torch.distributed.init_process_group first"
+        )
 
 
 def _where(step: Step) -> str:

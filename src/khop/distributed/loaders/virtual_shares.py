@@ -12,8 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from khop.distributed.job.context import TrainerContext
-from khop.errors import RendezvousError
 from khop.loader.arguments import check_positive
 from khop.loader.iteration.virtual_cursor import VirtualProgress
 from khop.loader.iteration.virtual_ranks import VirtualRanks
@@ -92,50 +90,3 @@ def check_virtual_ranks(
             "with num_virtual_ranks the seeds are one list, those of all trainers: any graph "
             "server makes the batches of any virtual rank"
         )
-
-
-def check_agreement(context: TrainerContext, described: Sequence[Any]) -> None:
-    """Check that all trainers create the same loader with virtual ranks. All call it together.
-
-    Args:
-        context: this trainer's context.
-        described: description of the loader in JSON: options, digest of the seeds.
-
-    Raises:
-        RendezvousError: the loaders differ, or a trainer does not arrive.
-    """
-    if context.world_size == 1:
-        return
-    name = context.next_name("loader")
-    context.members.publish(name, list(described))
-    gathered = context.members.all_gather(name, "make this loader")
-    for rank, other in enumerate(gathered):
-        if other != list(described):
-            raise RendezvousError(
-                f"trainers {context.rank} and {rank} make loaders with num_virtual_ranks of "
-                "different seeds or options: pass the seeds of all trainers, not a share of "
-                "them, and the same options on every trainer"
-            )
-
-
-def agreed_number(counts: Sequence[Sequence[int]], drop_last: bool, of: str) -> int:
-    """Return one number of batches for several lists of seeds: the largest of theirs.
-
-    With `drop_last` it is the smallest.
-
-    Args:
-        counts: (number of batches, number of seeds) of each list.
-        drop_last: leave out a last batch that is smaller.
-        of: owners of the lists, for the error message: 'trainers', 'virtual ranks'.
-
-    Raises:
-        ValueError: without `drop_last`, a list has fewer seeds than the returned number.
-    """
-    batches, seeds = zip(*counts, strict=True)
-    agreed: int = min(batches) if drop_last else max(batches)
-    if not drop_last and min(seeds) < agreed:
-        raise ValueError(
-            f"{of} have {list(seeds)} seeds: some have fewer than the {agreed} batches that the "
-            "others make. Divide the seeds with node_split, or pass even_batches=False"
-        )
-    return agreed

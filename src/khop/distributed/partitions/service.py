@@ -153,6 +153,19 @@ class PartitionService:
         is_read = part in parts_read_by(user, self.claims) and not self._folder.stores
         return part != user.home and not is_read
 
+    def answering(self, user: int) -> dict[int, int]:
+        """Return {partition: rank} of the trainers that answer requests of the trainer `user`.
+
+        It asks for those partitions that it does not read from files. Trainers on its host come
+        first, and trainers with the same partition share its users.
+        """
+        answering = {}
+        for part in range(self._folder.num_parts):
+            if self._asks_for(self.claims[user], part):
+                having = self._servers_of(part, user)
+                answering[part] = having[user % len(having)]
+        return answering
+
     def endpoints(self) -> dict[int, Endpoint]:
         """Return the last known endpoints of the partitions that are not read from files alone.
 
@@ -217,10 +230,14 @@ class PartitionService:
         return any(c.host == host for c in users), any(c.host != host for c in users)
 
     def _server_of(self, part: int, user: int) -> int:
-        """Return the rank whose server sends a partition to rank `user`: on its host, if any."""
+        """Return the rank whose server sends a partition to rank `user`."""
+        return self._servers_of(part, user)[0]
+
+    def _servers_of(self, part: int, user: int) -> list[int]:
+        """Return the ranks that can send a partition to rank `user`: on its host, if any."""
         having = [r for r, c in enumerate(self.claims) if part in c.parts]
         near = [r for r in having if self.claims[r].host == self.claims[user].host]
-        return (near or having)[0]
+        return near or having
 
     def _start_servers(self) -> None:
         rank = self._context.rank

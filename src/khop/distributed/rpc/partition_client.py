@@ -23,32 +23,22 @@ from khop.data.tickets import Ticket
 from khop.data.waiter import waiter
 from khop.distributed.rpc.connection import Connection
 from khop.distributed.rpc.endpoint import Endpoint, KeyPair
+from khop.distributed.rpc.part_requests import PartRequests
 from khop.distributed.rpc.pending import PendingRequests, Request
-from khop.distributed.rpc.protocol import (
-    Degrees,
-    Fetch,
-    HasEdges,
-    Induce,
-    RequestFields,
-    Sample,
-    pack_rows,
-    rebuild_error,
-    request_header,
-)
+from khop.distributed.rpc.protocol import RequestFields, rebuild_error, request_header
 from khop.distributed.rpc.state_requests import StateRequest, StateRequests
 from khop.errors import PartitionUnavailableError, ProtocolError
 from khop.forks import check_process
 from khop.log import printable
-from khop.sampler.requests import HopRequest, RowSet
 from khop.trace.requests import RequestLog
-from khop.typing import Array, Int64Array
+from khop.typing import Array
 
 # A connection that is down for this many seconds is reported to `on_lost`.
 _LOST_AFTER = 0.2
 _log = log.get(__name__)
 
 
-class PartitionClient:
+class PartitionClient(PartRequests):
     """Client that sends requests to the servers of other partitions.
 
     Attributes:
@@ -82,7 +72,7 @@ class PartitionClient:
         self.log: RequestLog | None = None
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._owner = os.getpid()
-        self.poller = zmq.Poller()
+        self.poller: zmq.Poller = zmq.Poller()
         self._registered: dict[int, list[zmq.Socket[bytes]]] = {}
         for part, endpoint in endpoints.items():
             if endpoint.server_key is not None and credentials is None:
@@ -152,35 +142,6 @@ class PartitionClient:
 
     def _name_of(self, part: int) -> str:
         return f"{self.subject} {part} at {self._connections[part].address}"
-
-    def sample(self, part: int, relation: int, rows: RowSet, request: HopRequest) -> Request:
-        names, arrays = pack_rows(rows)
-        return self._send(part, Sample(relation, names, request), arrays)
-
-    def induce(
-        self, part: int, relation: int, rows: RowSet, keys: Int64Array, with_edge: bool
-    ) -> Request:
-        names, arrays = pack_rows(rows)
-        return self._send(part, Induce(relation, names, with_edge), [*arrays, keys])
-
-    def has_edges(
-        self, part: int, relation: int, rows: Int64Array, neighbors: Int64Array
-    ) -> Request:
-        names, arrays = pack_rows(RowSet(rows))
-        return self._send(part, HasEdges(relation, names), [*arrays, neighbors])
-
-    def degrees(self, part: int, relation: int, rows: Int64Array) -> Request:
-        return self._send(part, Degrees(relation), [rows])
-
-    def fetch(
-        self,
-        part: int,
-        element: str,
-        index: int,
-        ids: Int64Array,
-        names: Sequence[str],
-    ) -> Request:
-        return self._send(part, Fetch(element, index, list(names)), [ids])  # type: ignore[arg-type]
 
     def write(self, part: int, message: RequestFields, arrays: Sequence[Array] = ()) -> Request:
         """Request a change of a part's state. It is applied once, after this client's earlier ones.
