@@ -26,8 +26,13 @@ def test_options_in_glts_order(kind):
         assert replace(options, server_rank=[1, 0]).timeout == 60
     else:
         assert (options.master_addr, options.master_port) == ("localhost", 11111)
-    with pytest.raises(NotImplementedError, match="use_all2all"):
-        made(use_all2all=True)
+    if kind == "Collocated":
+        assert made(use_all2all=True).use_all2all
+    else:
+        with pytest.warns(UserWarning, match="use_all2all=True: .* by messages"):
+            assert not getattr(made(use_all2all=True), "use_all2all", False)
+    if kind == "Mp":
+        assert made(0, use_all2all=True).use_all2all
 
 
 def test_khops_old_names_warn():

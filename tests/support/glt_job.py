@@ -56,6 +56,35 @@ def check_induced(rank, dataset):
     glt.distributed.barrier()
 
 
+def check_all2all(rank, dataset):
+    """Raise AssertionError unless `use_all2all=True` gives the batches of messages."""
+    torch.distributed.init_process_group(
+        "gloo", world_size=2, rank=rank, store=glt.distributed.get_context().store
+    )
+    workers = glt.distributed.CollocatedDistSamplingWorkerOptions
+    seeds = torch.arange(NUM // 2) + rank * NUM // 2
+
+    def loader(use_all2all):
+        return glt.distributed.DistNeighborLoader(
+            dataset,
+            [3, 3],
+            seeds,
+            5,
+            with_edge=True,
+            collect_features=True,
+            random_seed=3,
+            worker_options=workers(use_all2all=use_all2all),
+        )
+
+    exchanged = loader(True)
+    for ours, theirs in zip(exchanged, loader(False), strict=True):
+        check(ours)
+        assert ours.keys() == theirs.keys()
+        assert all(torch.equal(ours[n], theirs[n]) for n in ("node", "edge", "edge_index"))
+    assert exchanged.stats().rows["remote"] > 0
+    torch.distributed.destroy_process_group()
+
+
 def main() -> None:
     """Load, look up rows, and partition."""
     rank, port, other_port, root = int(sys.argv[1]), *sys.argv[2:5]
@@ -78,6 +107,7 @@ def main() -> None:
     for batch in batches:
         check(batch)
     glt.distributed.barrier()
+    check_all2all(rank, dataset)
     check_induced(rank, dataset)
     check_rows_of_all(rank)
     mine = slice(rank, None, 2)  # any piece will do

@@ -35,7 +35,7 @@ def agree_on_batches(
         "make this loader (pass even_batches=False to loaders that only some trainers make)",
     )
     for rank, (*_, other) in enumerate(gathered):
-        for option in sorted(described.keys() | other.keys()):
+        for option in dict.fromkeys([*described, *other]):
             if described.get(option) != other.get(option):
                 raise RendezvousError(
                     f"trainers make this loader with different options: trainer {context.rank} "

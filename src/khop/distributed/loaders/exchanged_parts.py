@@ -83,13 +83,16 @@ class ExchangedParts(PartRequests):
             ProtocolError: another trainer sent a malformed message.
             RendezvousError: another trainer has failed or ended, or does not take this batch.
         """
-        self._step = Step(epoch, batch, 0)
+        self._step, earlier = Step(epoch, batch, 0), self._group.failure
         try:
             yield
             while not self._round(is_complete=True):
                 pass
         except BaseException as error:
+            first = self._group.failure
             self._group.fail(error)
+            if earlier is None and first is not None and isinstance(error, Exception):
+                raise first from None  # drawing ahead has hidden it
             raise
 
     def leave_epoch(self, epoch: int, num_batches: int) -> None:

@@ -61,6 +61,7 @@ class TrainerGroup:
     Attributes:
         rank: rank of this trainer.
         size: number of trainers.
+        failure: the first error of an exchange, or of `fail`, after which all exchanges fail.
 
     Raises:
         RuntimeError: torch.distributed is not initialised, or counts trainers in another way.
@@ -82,7 +83,7 @@ class TrainerGroup:
         self._name = context.next_name("exchange")
         self._members = context.members
         self._barrier = Barrier(context.members, self._name)
-        self._failure: BaseException | None = None
+        self.failure: BaseException | None = None
         self._pending: dist.Work | None = None
         self._is_own = group is None
         limit = timedelta(seconds=timeout)
@@ -105,8 +106,8 @@ class TrainerGroup:
         Raises:
             RendezvousError: a trainer has ended, failed or left the epoch, or is too late.
         """
-        if self._failure is not None:
-            raise RendezvousError(f"an earlier exchange failed: {self._failure!r}")
+        if self.failure is not None:
+            raise RendezvousError(f"an earlier exchange failed: {self.failure!r}")
         if self._group is None:
             raise RendezvousError("this loader has been shut down, or its trainer has left the job")
         own_device, rows = rows.device, rows.to("cuda" if self._uses_gpu else "cpu").contiguous()
@@ -126,7 +127,7 @@ class TrainerGroup:
             self.fail(failure)
             raise failure from None
         except BaseException:  # the call goes on: those that follow would not fit
-            self._failure = RendezvousError("it was interrupted")
+            self.failure = RendezvousError("it was interrupted")
             raise
         return out.to(own_device)
 
@@ -214,7 +215,11 @@ class TrainerGroup:
                 )
 
     def _lost(self, error: RuntimeError) -> RendezvousError:
-        """Return the error to raise for a lost connection, with the trainers that have ended."""
+        """Return the error to raise for a lost connection: another trainer's, or who has ended."""
+        try:
+            self._barrier.look()
+        except RendezvousError as failure:
+            return failure
         try:
             ended = self._barrier.find_silent(_SILENCE_SECONDS)
         except RendezvousError:
@@ -229,7 +234,7 @@ class TrainerGroup:
 
     def fail(self, failure: BaseException) -> None:
         """Publish an error that ends all exchanges, so that no trainer waits for this one."""
-        self._failure = self._failure or failure
+        self.failure = self.failure or failure
         self._close(failure)
 
     def close(self) -> None:

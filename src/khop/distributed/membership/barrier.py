@@ -131,6 +131,12 @@ class Barrier:
         if self._failure is not None:
             raise self._failure
 
+    def look(self) -> None:
+        """Raise RendezvousError if another member has published a failure by now."""
+        if self._failure is None:
+            self._look_for_failures()
+        self.check()
+
     def find_silent(self, seconds: float) -> list[int]:
         """Return the ranks of members that give no sign of life within `seconds` from now.
 

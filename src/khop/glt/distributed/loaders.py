@@ -148,6 +148,8 @@ def _options(
     order = ["batch_size", *links, *list(_ORDER)[1:]]
     options = {"transform": convert, **_ORDER, **in_order("the loader", order, args, kwargs)}
     options["worker_options"] = _prepared(options["worker_options"])
+    if getattr(options["worker_options"], "use_all2all", False):
+        options["exchange"] = "all_to_all"
     if options.pop("with_weight") and options.get("weight_attr") is None:
         options["weight_attr"] = True
     return {_NAMES.get(name, name): value for name, value in options.items()}

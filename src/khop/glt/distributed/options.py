@@ -6,18 +6,23 @@ trainer that is in no group yet joins its group at `master_addr` and `master_por
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
 from khop.distributed import options
 
 
-def _refuse_all2all(use_all2all: bool) -> None:
-    if use_all2all:
-        raise NotImplementedError(
-            "use_all2all: khop asks the owners of rows directly, which needs no equal batch "
-            "counts; leave it False"
+def _without_samplers(use_all2all: bool, samplers: str | None) -> bool:
+    """Return `use_all2all`, but False with a warning if there are `samplers`, by name."""
+    if use_all2all and samplers is not None:
+        warnings.warn(
+            f"use_all2all=True: {samplers} get rows of other partitions by messages, which gives "
+            "the same batches. Loaders with CollocatedDistSamplingWorkerOptions, or with "
+            "num_workers=0, exchange them by torch.distributed.all_to_all_single",
+            stacklevel=3,
         )
+    return use_all2all and samplers is None
 
 
 class CollocatedDistSamplingWorkerOptions(options.CollocatedDistSamplingWorkerOptions):
@@ -27,10 +32,8 @@ class CollocatedDistSamplingWorkerOptions(options.CollocatedDistSamplingWorkerOp
         master_addr, master_port: address to join the trainers' group, if not joined yet.
         num_rpc_threads: accepted, not needed.
         rpc_timeout: seconds, khop's `timeout`.
-        use_all2all: must be False.
-
-    Raises:
-        NotImplementedError: `use_all2all=True`.
+        use_all2all: exchange neighbours and rows between trainers by collective calls, khop's
+            `exchange='all_to_all'`.
     """
 
     def __init__(
@@ -41,7 +44,7 @@ class CollocatedDistSamplingWorkerOptions(options.CollocatedDistSamplingWorkerOp
         rpc_timeout: float = 180.0,
         use_all2all: bool = False,
     ) -> None:
-        _refuse_all2all(use_all2all)
+        self.use_all2all = use_all2all
         self.master_addr, self.master_port = master_addr, master_port
         super().__init__(timeout=rpc_timeout)
 
@@ -58,7 +61,8 @@ class MpDistSamplingWorkerOptions(options.MpDistSamplingWorkerOptions):
         rpc_timeout: seconds that a request to another partition may take.
         channel_size: bytes of shared memory for batches, or '1GB'. If None, estimated.
         pin_memory: make copies to a GPU asynchronous.
-        use_all2all: must be False.
+        use_all2all: as for `CollocatedDistSamplingWorkerOptions` with `num_workers=0`. Samplers
+            exchange by messages, with a warning.
         **more: khop's further options.
     """
 
@@ -76,7 +80,8 @@ class MpDistSamplingWorkerOptions(options.MpDistSamplingWorkerOptions):
         use_all2all: bool = False,
         **more: Any,
     ) -> None:
-        _refuse_all2all(use_all2all)
+        samplers = "sampler processes" if num_workers > 0 else None
+        self.use_all2all = _without_samplers(use_all2all, samplers)
         self.master_addr, self.master_port = master_addr, master_port
         super().__init__(
             num_workers,
@@ -100,7 +105,7 @@ class RemoteDistSamplingWorkerOptions(options.RemoteDistSamplingWorkerOptions):
         buffer_size: bytes of memory per server for batches, or '1GB'. If None, estimated.
         prefetch_size: least number of batches requested ahead.
         num_rpc_threads: accepted, not needed.
-        use_all2all: must be False.
+        use_all2all: accepted with a warning: graph servers exchange by messages.
         master_addr, master_port, worker_key, glt_graph, workload_type: accepted, not needed.
         **more: khop's further options.
     """
@@ -123,7 +128,7 @@ class RemoteDistSamplingWorkerOptions(options.RemoteDistSamplingWorkerOptions):
         use_all2all: bool = False,
         **more: Any,
     ) -> None:
-        _refuse_all2all(use_all2all)
+        _without_samplers(use_all2all, "graph servers")
         super().__init__(
             server_rank,
             num_workers,
