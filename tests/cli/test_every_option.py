@@ -157,6 +157,11 @@ STEP = {
     **{"SLURM_JOB_ID": "1", "SLURM_STEP_ID": "0", "SLURM_PROCID": "0"},
     **{"SLURM_STEP_NUM_TASKS": "1", "SLURM_STEP_NUM_NODES": "1"},
 }
+DISTRIBUTE_RUNS = [
+    "distribute parts --hosts localhost --to {out} --copies 1 --jobs 2 --lease 60 --json --debug "
+    f"--python {sys.executable}",
+    "distribute parts --hostfile hosts --rsh 'ssh -p 22' --dry-run --quiet",
+]
 TOP_RUN = "top 127.0.0.1:{port} --key-file keys/client.key --interval 0.1 --once --json --debug"
 INSECURE_TOP_RUN = "top 127.0.0.1:{port} --insecure --interval 0.1 --once --json"
 ALL_RUNS = [
@@ -168,6 +173,7 @@ ALL_RUNS = [
     *COMPLETION_RUNS,
     *SERVE_RUNS,
     *RUN_RUNS,
+    *DISTRIBUTE_RUNS,
     TOP_RUN,
     INSECURE_TOP_RUN,
 ]
@@ -337,6 +343,13 @@ def test_jobs(root, tmp_path, line):
     done = launching.run(*shlex.split(line.format(out=tmp_path))[1:], folder=root, **step)
     assert done.returncode == 0, done
     assert ("--dry-run" in line) == ("train.py" in done.stdout)
+
+
+@pytest.mark.parametrize("line", DISTRIBUTE_RUNS)
+def test_distribute(run, root, line):
+    (root / "hosts").write_text("a slots=2\nb\n")
+    shown = run(line)
+    assert ("a " in shown) == ("--dry-run" in line)
 
 
 @pytest.mark.parametrize("line", SERVE_RUNS)

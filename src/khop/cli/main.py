@@ -30,6 +30,7 @@ COMMANDS = {
     "inspect": "summarise a partition folder, as text, JSON or a picture",
     "verify": "check every byte, count and range of a partition folder",
     "keygen": "make the keys of a job whose graph servers stand apart",
+    "distribute": "give each host its parts of a partition folder, by ssh",
     "run": "start a job's trainers on this machine, on hosts, or inside a scheduler's step",
     "serve": "serve a partition folder to clients, as a graph server",
     "top": "watch graph servers, their loaders and trainers, live in the terminal",

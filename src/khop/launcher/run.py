@@ -7,7 +7,6 @@ first process that failed gives its cause and exit status. Imports no torch.
 
 from __future__ import annotations
 
-import select
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -16,9 +15,9 @@ from khop.errors import ProtocolError
 from khop.launcher.job import Job
 from khop.launcher.output import Output
 from khop.launcher.preflight import compare
-from khop.launcher.session import Message, Report, Session, signal_name
+from khop.launcher.session import Message, Report, Session, receive_all, signal_name
 
-_ROUND_MILLISECONDS, _BEAT_SECONDS = 200, 1.0
+_BEAT_SECONDS = 1.0
 _LEAVING_SECONDS, _START_SECONDS = 2.0, 120.0
 BAD_INPUT = 2
 
@@ -61,7 +60,7 @@ class JobRun:
             [p for p in job.processes if p.host == host] for host in range(len(job.hosts))
         ]
         self._ended: set[str] = set()
-        self.sessions = [Session(host, command_of(host)) for host in job.hosts]
+        self.sessions = [Session(host, command_of(host), Message) for host in job.hosts]
 
     def check(self) -> list[Report]:
         """Return the reports of all hosts, when all agree and reach each other.
@@ -200,7 +199,7 @@ class JobRun:
             raise CheckError("\n".join(problems[index] for index in sorted(problems)))
         return [answers[index] for index in range(len(self.sessions))]
 
-    def _take(self, session: Session, message: Message) -> None:
+    def _take(self, session: Session[Message], message: Message) -> None:
         if message.out is not None:
             self._print(session, message.out)
         elif message.failed is not None:
@@ -222,29 +221,11 @@ class JobRun:
                     status, f"{origin} (process {pid}) exited with status {status}", origin
                 )
 
-    def _round(self) -> list[tuple[Session, Message]]:
+    def _round(self) -> list[tuple[Session[Message], Message]]:
         """Wait briefly for the hosts. Return the messages that have arrived."""
         if self._output.error is not None:
             raise BrokenPipeError(*self._output.error.args)
-        poller, by_descriptor = select.poll(), {}
-        for session in self.sessions:
-            if not session.has_ended and not self._output.is_slow:
-                poller.register(session.stdout, select.POLLIN)
-                by_descriptor[session.stdout] = session
-            if not session.has_no_errors:
-                poller.register(session.stderr, select.POLLIN)
-                by_descriptor[session.stderr] = session
-            if session.has_unsent:
-                poller.register(session.stdin, select.POLLOUT)
-        messages = []
-        ready = {descriptor for descriptor, _ in poller.poll(_ROUND_MILLISECONDS)}
-        for descriptor in ready & by_descriptor.keys():
-            session = by_descriptor[descriptor]
-            if descriptor == session.stderr:
-                for line in session.error_lines():
-                    self._output.write(session.host, line)
-            else:
-                messages += [(session, message) for message in session.receive()]
+        messages = receive_all(self.sessions, self._output.write, not self._output.is_slow)
         self._beat()
         return messages
 
@@ -260,10 +241,10 @@ class JobRun:
             if self._output.is_slow:  # nothing is read from it
                 session.heard_at = time.monotonic()
 
-    def _print(self, session: Session, out: tuple[int, str]) -> None:
+    def _print(self, session: Session[Message], out: tuple[int, str]) -> None:
         self._output.write(self._origin(session, out[0]), out[1])
 
-    def _origin(self, session: Session, index: int) -> str:
+    def _origin(self, session: Session[Message], index: int) -> str:
         processes = self._processes[self.sessions.index(session)]
         if index >= len(processes):
             raise ProtocolError(f"host {session.host} has no process {index}")

@@ -1,7 +1,7 @@
-"""Connection of `khop run` to the stage on one host: a child process and its three pipes.
+"""Connection to the stage on one host, for `khop run` and `khop distribute`: a child and its pipes.
 
 The child process is ssh, or Python itself on this machine. All that arrives is bounded and checked.
-No call waits. Imports no torch.
+Only `receive_all` waits. Imports no torch.
 """
 
 from __future__ import annotations
@@ -9,16 +9,18 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import select
 import shlex
 import signal
 import subprocess
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Annotated
+from types import ModuleType
+from typing import Annotated, Generic, TypeVar
 
 from khop.codec import AtMost, Between, from_json
 from khop.errors import ProtocolError
@@ -26,18 +28,21 @@ from khop.launcher import ending, host_checks, stage
 from khop.launcher.job import THIS_HOST
 
 _BOOTSTRAP = "import sys;exec(sys.stdin.buffer.read(int(sys.stdin.buffer.readline())))"
+# The first line of a stage: what comes before is not from khop.
+_MAGIC = b"khop-stage 1\n"
 # khop need not be there: modules are imported by their names from what has arrived.
 _PROGRAM = """
-import sys
+import os, sys
 sys.path[:] = filter(None, sys.path)  # no modules of the home folder
 import types
 for name, source in {sources!r}.items():
     sys.modules[name] = types.ModuleType(name)
     exec(compile(source, name, "exec"), vars(sys.modules[name]))
-sys.modules["khop.launcher.stage"].main()
+os.write(1, {magic!r})
+sys.modules[name].main()
 """
 _SSH = ("-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=15")
-_REAPED_SECONDS, _LOST_SECONDS = 0.5, 1.0
+_ROUND_MILLISECONDS, _REAPED_SECONDS, _LOST_SECONDS = 200, 0.5, 1.0
 _CHUNK, _MAX_MESSAGE, _MAX_NOISE, _KEPT_LINES = 1 << 16, 1 << 20, 1 << 16, 10
 
 Text = Annotated[str, AtMost(4096)]
@@ -81,12 +86,18 @@ class Message:
     done: bool | None = None
 
 
+JOB_STAGE = (ending, host_checks, stage)
+"""Modules of the stage of a job."""
+
+
 @cache
-def stage_source() -> bytes:
-    """Return the program that hosts get: the sources of the stage's modules, and its start."""
-    modules = (ending, host_checks, stage)
+def stage_source(modules: Sequence[ModuleType] = JOB_STAGE) -> bytes:
+    """Return the program that hosts get: sources of modules, and a call of the last one's `main`.
+
+    Modules may import the standard library, and those before them.
+    """
     sources = {one.__name__: Path(str(one.__file__)).read_text() for one in modules}
-    return _PROGRAM.format(sources=sources).encode()
+    return _PROGRAM.format(sources=sources, magic=_MAGIC).encode()
 
 
 def transport_command(host: str, rsh: Sequence[str], python: Sequence[str]) -> list[str]:
@@ -114,12 +125,17 @@ def signal_name(signal_number: int) -> str:
     return f"signal {signal_number}"
 
 
-class Session:
+M = TypeVar("M")
+
+
+class Session(Generic[M]):
     """Connection to the stage on a host.
 
     Args:
         host: name of the host, for messages.
         command: words that start the stage.
+        message: dataclass of the stage's messages.
+        modules: modules of the stage, see `stage_source`.
 
     Attributes:
         is_ready: True when the stage has started.
@@ -127,8 +143,14 @@ class Session:
         heard_at: time of the last sign of life, of `time.monotonic`.
     """
 
-    def __init__(self, host: str, command: Sequence[str]) -> None:
-        self.host = host
+    def __init__(
+        self,
+        host: str,
+        command: Sequence[str],
+        message: type[M],
+        modules: Sequence[ModuleType] = JOB_STAGE,
+    ) -> None:
+        self.host, self._message = host, message
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
@@ -143,7 +165,7 @@ class Session:
         self.stderr = self._process.stderr.fileno()
         for descriptor in (self.stdin, self.stdout, self.stderr):
             os.set_blocking(descriptor, False)
-        source = stage_source()
+        source = stage_source(modules)
         self._source, self._unsent = bytearray(b"%d\n%s" % (len(source), source)), bytearray()
         self._received, self._errors, self._noise = b"", b"", 0
         self._is_closed = False
@@ -155,12 +177,22 @@ class Session:
     def has_unsent(self) -> bool:
         return bool(self._waiting()) and not self._is_closed
 
+    @property
+    def unsent_bytes(self) -> int:
+        """Bytes of messages that are not sent yet."""
+        return len(self._unsent)
+
     def send(self, **message: object) -> None:
         """Send a message, or a sign of life without one."""
         if message:
             self._unsent += json.dumps(message).encode()
         if message or not self._unsent:
             self._unsent += b"\n"
+        self.flush()
+
+    def send_bytes(self, content: bytes) -> None:
+        """Send bytes that the message before them has announced."""
+        self._unsent += content
         self.flush()
 
     def flush(self) -> None:
@@ -193,7 +225,7 @@ class Session:
         self._process.kill()
         self.has_ended = self.has_no_errors = True
 
-    def receive(self) -> Iterator[Message]:
+    def receive(self) -> Iterator[M]:
         """Yield the messages that have arrived.
 
         Raises:
@@ -216,11 +248,11 @@ class Session:
                 content = json.loads(line)
             except (ValueError, RecursionError):
                 raise ProtocolError(f"host {self.host} sent a line that is no JSON") from None
-            yield from_json(Message, content, f"a message of host {self.host}")
+            yield from_json(self._message, content, f"a message of host {self.host}")
 
     def _skip_noise(self) -> None:
         """Keep the lines before the stage's first one: shells may print some at login."""
-        before, magic, after = self._received.partition(stage.MAGIC)
+        before, magic, after = self._received.partition(_MAGIC)
         if magic:
             self.is_ready, self._received = True, after
         elif len(before) > _MAX_NOISE:
@@ -276,3 +308,38 @@ class Session:
         for stream in (self._process.stdout, self._process.stderr):
             assert stream
             stream.close()
+
+
+def receive_all(
+    sessions: Sequence[Session[M]], note: Callable[[str, str], None], is_read: bool = True
+) -> list[tuple[Session[M], M]]:
+    """Wait briefly for hosts. Return the messages that have arrived.
+
+    Args:
+        sessions: connections to all hosts.
+        note: called with the host and each line that its transport writes to standard error.
+        is_read: False to read no messages, but to send what waits.
+
+    Raises:
+        ProtocolError: a host sent what is no message.
+    """
+    poller, by_descriptor = select.poll(), {}
+    for session in sessions:
+        if not session.has_ended and is_read:
+            poller.register(session.stdout, select.POLLIN)
+            by_descriptor[session.stdout] = session
+        if not session.has_no_errors:
+            poller.register(session.stderr, select.POLLIN)
+            by_descriptor[session.stderr] = session
+        if session.has_unsent:
+            poller.register(session.stdin, select.POLLOUT)
+    messages = []
+    ready = {descriptor for descriptor, _ in poller.poll(_ROUND_MILLISECONDS)}
+    for descriptor in ready & by_descriptor.keys():
+        session = by_descriptor[descriptor]
+        if descriptor == session.stderr:
+            for line in session.error_lines():
+                note(session.host, line)
+        else:
+            messages += [(session, message) for message in session.receive()]
+    return messages

@@ -32,7 +32,6 @@ from typing import Any
 from khop.launcher.ending import ROUND_SECONDS, VARIABLE, ending, start_guard
 from khop.launcher.host_checks import check, listen, reach
 
-MAGIC = b"khop-stage 1\n"
 _CHUNK, _MAX_LINE, _MAX_UNSENT = 1 << 16, 1 << 16, 1 << 20
 _BEAT_SECONDS, _FLUSH_SECONDS = 1.0, 1.0
 
@@ -255,7 +254,6 @@ class Stage:
 def main() -> None:
     """Serve one `khop run`: answer its checks, then run its processes."""
     launcher, listeners, lease, grace, cookie = Launcher(), [listen(), listen()], 60.0, 3.0, b""
-    os.write(1, MAGIC)
     while True:
         poller = select.poll()
         poller.register(0, select.POLLIN)
