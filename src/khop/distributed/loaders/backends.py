@@ -16,6 +16,7 @@ from khop.distributed.dataset import DistDataset
 from khop.distributed.graph import PartitionedGraph
 from khop.distributed.loaders.device_transfer import DeviceArenaFactory, DeviceTransfer, pinning
 from khop.distributed.loaders.in_process import InProcessBackend
+from khop.distributed.loaders.placing import LoaderPlacement
 from khop.distributed.options import (
     CollocatedDistSamplingWorkerOptions,
     MpDistSamplingWorkerOptions,
@@ -23,12 +24,13 @@ from khop.distributed.options import (
     WorkerOptions,
 )
 from khop.distributed.remote.client.backend import create_remote_backend
+from khop.distributed.remote.client.local_sampler import start_receiver
 from khop.distributed.remote.client.served_graph import ServedGraph
 from khop.distributed.sampling.buffer_plan import batches_drawn_ahead, plan_memory
 from khop.distributed.sampling.gpu_sharing import warn_of_shared_gpus
 from khop.distributed.sampling.pipeline import PipelineSpec
 from khop.distributed.sampling.pool import SamplerPool
-from khop.distributed.sampling.process_handle import Program, Standby, start_sampler
+from khop.distributed.sampling.process_handle import Standby, start_sampler
 from khop.sampler.methods.modules import modules_of
 from khop.sampler.plan import EpochPlan
 from khop.storage.folder import FolderMeta
@@ -80,6 +82,7 @@ def create_backend(
     weights: Mapping[str, Array],
     transfer: DeviceTransfer,
     caching: RowCaching,
+    placing: LoaderPlacement,
 ) -> SamplerPool | InProcessBackend:
     """Create what makes a loader's batches: this process, samplers here, or graph servers.
 
@@ -91,6 +94,7 @@ def create_backend(
         weights: sampling weights of negative endpoints, by name: see `arrays` of `Pipeline`.
         transfer: transfer of the batches to their device.
         caching: cache of rows of other partitions.
+        placing: placement of processes and arenas.
 
     Raises:
         RuntimeError: a device of `worker_devices` cannot be used. The message has the reason.
@@ -105,11 +109,14 @@ def create_backend(
                 "cache_memory is for loaders of partitions: samplers of graph servers keep no rows "
                 f"of other partitions (got {caching.nbytes:,} bytes)"
             )
-        return create_remote_backend(data, spec, options, plan, weights, pinning(transfer.target))
+        prepare = placing.preparing(pinning(transfer.target))
+        return create_remote_backend(
+            data, spec, options, plan, weights, prepare, placing.starting(start_receiver)
+        )
     assert isinstance(data, DistDataset)
     options = options or CollocatedDistSamplingWorkerOptions()
     if isinstance(options, MpDistSamplingWorkerOptions) and options.num_workers > 0:
-        return _make_samplers(data, spec, options, plan, weights, transfer, caching)
+        return _make_samplers(data, spec, options, plan, weights, transfer, caching, placing)
     client = data.service().client(options.timeout)
     part = data.connected_part()
     cache_bytes, lookahead = caching.share(1), caching.limits(data.meta, spec, plan.batch_size)
@@ -124,6 +131,7 @@ def _make_samplers(
     weights: Mapping[str, Array],
     transfer: DeviceTransfer,
     caching: RowCaching,
+    placing: LoaderPlacement,
 ) -> SamplerPool:
     shared_device = transfer.target.device
     devices = _devices(data, options, shared_device)
@@ -155,10 +163,10 @@ def _make_samplers(
     arena = plan_memory(
         data.meta, spec, plan.batch_size, concurrency, num_workers, options.buffer_size
     )
-    program: Program = start_sampler
+    program = placing.starting(start_sampler)
     if options.standby:
         imports = ["khop.distributed.rpc.partition_client"] if endpoints else []
-        program = Standby(num_workers, imports)
+        program = Standby(num_workers, imports, placing.placement)
     num_sharing = sum(d is not None and d == shared_device for d in devices)
     return SamplerPool(
         config,
@@ -168,7 +176,7 @@ def _make_samplers(
         arena.nbytes,
         options.max_restarts,
         service.endpoint_registry.subscribe(),
-        pinning(transfer.target),
+        placing.preparing(pinning(transfer.target)),
         weights,
         DeviceArenaFactory(transfer, arena.nbytes, num_sharing),
         program=program,

@@ -20,6 +20,7 @@ from khop.distributed.loaders.backends import RowCaching, create_backend
 from khop.distributed.loaders.collate import Assembler, Tensors, batch_edge_types, to_tensors
 from khop.distributed.loaders.device_transfer import DeviceTransfer, PendingTransfer, TargetDevice
 from khop.distributed.loaders.loader_options import LoaderOptions
+from khop.distributed.loaders.placing import LoaderPlacement
 from khop.distributed.loaders.virtual_shares import (
     VirtualShares,
     agreed_number,
@@ -36,7 +37,7 @@ from khop.loader.iteration.resume import EpochProgress, LoaderFingerprint
 from khop.loader.iteration.stateful import StatefulLoader
 from khop.loader.iteration.virtual_cursor import VirtualCursor, VirtualProgress
 from khop.loader.iteration.virtual_ranks import VirtualRanks
-from khop.metrics.loader_stats import StatsAccumulator
+from khop.metrics.loader_stats import LoaderStats, StatsAccumulator
 from khop.sampler.plan import EpochPlan, epoch_order, seeds_of as positions_of
 from khop.trace.clock import BatchTimings
 from khop.typing import Array, Int64Array, NodeType
@@ -104,6 +105,8 @@ class DistLoader(StatefulLoader, abc.ABC):
             self._plan = replace(self._plan, num_batches_asked=self._virtual.num_batches)
         elif options["even_batches"] and context.world_size > 1:
             self._plan = _agree_on_batches(context, self._plan, options["drop_last"])
+        num_samplers = getattr(worker_options, "num_workers", 0)
+        self._placing = LoaderPlacement(options["placement"], data, self.device, num_samplers)
         self._backend = create_backend(
             data,
             spec,
@@ -112,6 +115,7 @@ class DistLoader(StatefulLoader, abc.ABC):
             self._weights,
             self._transfer,
             RowCaching.of(options["cache_memory"], options["lookahead"]),
+            self._placing,
         )
         self._tally = StatsAccumulator(self._backend.num_samplers)
 
@@ -263,6 +267,10 @@ class DistLoader(StatefulLoader, abc.ABC):
         process has none.
         """
         return list(self._backend.workers)
+
+    def stats(self) -> LoaderStats:
+        """Return statistics over all epochs of the loader, or since `reset_stats()`."""
+        return replace(super().stats(), placement=self._placing.described(self.workers))
 
     def shutdown(self) -> None:
         """End the sampler processes. Also called when the loader is garbage-collected."""
