@@ -22,7 +22,18 @@ ROOT = Path(khop.__file__).parent
 DIVIDED = ("sampler", "partition", "loader", "distributed")
 ORDER = [
     *("_version", "_lazy", "typing", "errors", "private_folders", "safe_versions", "forks"),
-    *("interrupts", "cores", "loopback", "renames", "rename", "options", "codec", "log"),
+    *(
+        "interrupts",
+        "cores",
+        "numa",
+        "placement",
+        "loopback",
+        "renames",
+        "rename",
+        "options",
+        "codec",
+        "log",
+    ),
     *("plugins", "tables", "data"),
     *("channel", "trace", "storage"),
     *("sampler.methods", "sampler.plan", "sampler.arguments"),

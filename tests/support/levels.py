@@ -44,7 +44,7 @@ TABLE = {
         # The floor is built by CMake where it is not there yet.
         *("bench/test_command.py", "bench/test_floor.py", "bench/test_report.py"),
         "bench/test_gpu_runner.py",
-        "launcher/test_run.py",
+        *("launcher/test_placement.py", "launcher/test_run.py"),
         *("kernels/test_floor.py", "cli", "distributed", "docs", "examples", "guide"),
         *("glt/test_glt_distributed.py", "partition/test_full_disk.py", "scripts"),
         "partition/test_on_ray.py",

@@ -47,6 +47,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "what starts Python on each host: a path, 'conda run -n env python' (default: this Python)",
     )
     own.value("--workdir", "DIR", "working folder on each host (default: this one)")
+    own.value(
+        "--placement",
+        "WHERE",
+        "NUMA node of each trainer and its samplers: auto (default), none, node:K or cpus:0-15",
+    )
     own.values("--env", "NAME[=VALUE]", "a variable for all processes, or its value of here")
     own.value(
         "--rsh",
@@ -104,6 +109,7 @@ def _run_inside(arguments: argparse.Namespace, words: list[str]) -> int:
     from khop.distributed.job.launch_environment import find_place
     from khop.launcher.inside import variables_of
     from khop.launcher.job import interface_variables
+    from khop.placement import bound_command
 
     launched = find_place(cluster_environment="slurm" if arguments.slurm else None)
     if launched is None:
@@ -116,7 +122,7 @@ def _run_inside(arguments: argparse.Namespace, words: list[str]) -> int:
             raise ValueError(
                 f"--{name.replace('_', '-')} is for hosts that khop run reaches itself"
             )
-    variables = {**variables_of(launched, os.environ), **_variables(arguments.env)}
+    variables = {**variables_of(launched, os.environ), **_variables(arguments)}
     if arguments.interface is not None:
         variables |= interface_variables(arguments.interface)
     if words[0] in ("python", "python3") or words[0].endswith(".py"):
@@ -127,7 +133,9 @@ def _run_inside(arguments: argparse.Namespace, words: list[str]) -> int:
         return 0
     if arguments.workdir is not None:
         os.chdir(arguments.workdir)
-    os.execvpe(words[0], words, {**os.environ, **variables})
+    environment = {**os.environ, **variables}
+    words = bound_command(words, environment)
+    os.execvpe(words[0], words, environment)
 
 
 def _plan(
@@ -152,7 +160,7 @@ def _plan(
         command=words,
         python=shlex.split(arguments.python) if arguments.python else [sys.executable],
         folder=arguments.workdir or str(Path.cwd()),
-        environment=_variables(arguments.env),
+        environment=_variables(arguments),
         parts=arguments.parts,
         interface=arguments.interface,
         master=arguments.master_addr,
@@ -164,9 +172,12 @@ def _plan(
     return Job.plan(trainers, servers, arguments.trainers_per_host, options)
 
 
-def _variables(entries: list[str]) -> dict[str, str]:
-    variables = {}
-    for entry in entries:
+def _variables(arguments: argparse.Namespace) -> dict[str, str]:
+    """Return the variables of --env and --placement."""
+    from khop.placement import VARIABLE
+
+    variables = {} if arguments.placement is None else {VARIABLE: arguments.placement}
+    for entry in arguments.env:
         name, separator, value = entry.partition("=")
         if not name or (not separator and name not in os.environ):
             raise ValueError(f"--env must be NAME=VALUE, or the NAME of a variable (got '{entry}')")

@@ -43,6 +43,14 @@ def check(request: Mapping[str, Any]) -> dict[str, Any]:
         problems.append(f"{sys.executable} cannot import khop: {error}")
     except ValueError as error:
         problems.append(str(error))
+    try:
+        from khop.placement import Position, choose
+
+        choose(None, Position(0, 1))
+    except ImportError:
+        pass  # of another version, which is a problem of its own
+    except ValueError as error:
+        problems.append(str(error))
     return {
         "name": socket.gethostname(),
         "interpreter": sys.executable,

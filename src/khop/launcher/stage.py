@@ -99,11 +99,18 @@ class Child:
     Args:
         index: its index in the messages.
         process: `arguments`, where None stands for this interpreter, `environment` and `key`.
+        num_threads: OMP_NUM_THREADS of a process without a placement.
     """
 
-    def __init__(self, index: int, process: Mapping[str, Any]) -> None:
+    def __init__(self, index: int, process: Mapping[str, Any], num_threads: int) -> None:
+        from khop.placement import bound_command
+
         self.index = index
         environment = {**os.environ, **process["environment"]}
+        words = [sys.executable if word is None else word for word in process["arguments"]]
+        if "LOCAL_RANK" in process["environment"]:  # a trainer
+            words = bound_command(words, environment)
+        environment.setdefault("OMP_NUM_THREADS", str(num_threads))
         if process["key"] is not None:
             # Other processes of this user read it through the stage. It is on no disk.
             key = os.memfd_create("khop-key")
@@ -111,7 +118,7 @@ class Child:
             os.write(key, json.dumps(process["key"]["content"]).encode())
             environment[process["key"]["variable"]] = f"/proc/{os.getpid()}/fd/{key}"
         self._process = subprocess.Popen(
-            [sys.executable if word is None else word for word in process["arguments"]],
+            words,
             env=environment,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -175,10 +182,10 @@ class Stage:
         """Start the processes. If one cannot be started, all end."""
         from khop.cores import available_cores
 
-        os.environ.setdefault("OMP_NUM_THREADS", str(max(1, available_cores() // len(processes))))
+        num_threads = max(1, available_cores() // len(processes))
         for index, process in enumerate(processes):
             try:
-                self._children.append(Child(index, process))
+                self._children.append(Child(index, process, num_threads))
             except OSError as error:
                 reason = (
                     f"cannot start {process['arguments'][0] or sys.executable}: {error.strerror}"

@@ -60,6 +60,9 @@ class LoaderStats:
         num_samplers: sampler processes or threads. 0 if the trainer makes batches itself. If its
             background thread draws meanwhile, this time counts as sampling.
         restarts: samplers that died and were restarted.
+        placement: NUMA nodes, cores and memory policies of the 'trainer' and the 'samplers', as
+            Linux reports them, and system calls that were 'refused'. Empty on machines with one
+            node, and for loaders of graphs in memory.
 
     Example:
         >>> loader = NeighborLoader(data, [2], batch_size=3)
@@ -87,6 +90,7 @@ class LoaderStats:
     overflows: int = 0
     num_samplers: int = 0
     restarts: int = 0
+    placement: dict[str, str] = field(default_factory=dict, compare=False)
 
     @property
     def elapsed_seconds(self) -> float:
@@ -177,6 +181,7 @@ class LoaderStats:
         lines.append(("bytes", text))
         if self.disk["asked"] + self.disk["edge_values"]:
             lines.append(("disk", _disk_text(self.disk)))
+        lines += [("placement", f"{name}: {text}") for name, text in self.placement.items()]
         return lines
 
 

@@ -17,6 +17,7 @@ from khop.distributed.graph import PartitionedGraph
 from khop.distributed.loaders.device_transfer import DeviceArenaFactory, DeviceTransfer, pinning
 from khop.distributed.loaders.exchange_choice import Exchanging
 from khop.distributed.loaders.in_process import InProcessBackend
+from khop.distributed.loaders.placing import LoaderPlacement
 from khop.distributed.options import (
     CollocatedDistSamplingWorkerOptions,
     MpDistSamplingWorkerOptions,
@@ -24,12 +25,13 @@ from khop.distributed.options import (
     WorkerOptions,
 )
 from khop.distributed.remote.client.backend import create_remote_backend
+from khop.distributed.remote.client.local_sampler import start_receiver
 from khop.distributed.remote.client.served_graph import ServedGraph
 from khop.distributed.sampling.buffer_plan import batches_drawn_ahead, plan_memory
 from khop.distributed.sampling.gpu_sharing import warn_of_shared_gpus
 from khop.distributed.sampling.pipeline import PipelineSpec
 from khop.distributed.sampling.pool import SamplerPool
-from khop.distributed.sampling.process_handle import Program, Standby, start_sampler
+from khop.distributed.sampling.process_handle import Standby, start_sampler
 from khop.sampler.methods.modules import modules_of
 from khop.sampler.plan import EpochPlan
 from khop.storage.folder import FolderMeta
@@ -82,6 +84,7 @@ def create_backend(
     transfer: DeviceTransfer,
     caching: RowCaching,
     exchange: Exchanging,
+    placing: LoaderPlacement,
 ) -> SamplerPool | InProcessBackend:
     """Create what makes a loader's batches: this process, samplers here, or graph servers.
 
@@ -94,6 +97,7 @@ def create_backend(
         transfer: transfer of the batches to their device.
         caching: cache of rows of other partitions.
         exchange: how this process gets rows of other partitions.
+        placing: placement of processes and arenas.
 
     Raises:
         RuntimeError: a device of `worker_devices` cannot be used. The message has the reason.
@@ -108,11 +112,14 @@ def create_backend(
                 "cache_memory is for loaders of partitions: samplers of graph servers keep no rows "
                 f"of other partitions (got {caching.nbytes:,} bytes)"
             )
-        return create_remote_backend(data, spec, options, plan, weights, pinning(transfer.target))
+        prepare = placing.preparing(pinning(transfer.target))
+        return create_remote_backend(
+            data, spec, options, plan, weights, prepare, placing.starting(start_receiver)
+        )
     assert isinstance(data, DistDataset)
     options = options or CollocatedDistSamplingWorkerOptions()
     if isinstance(options, MpDistSamplingWorkerOptions) and options.num_workers > 0:
-        return _make_samplers(data, spec, options, plan, weights, transfer, caching)
+        return _make_samplers(data, spec, options, plan, weights, transfer, caching, placing)
     limits = caching.share(1), caching.limits(data.meta, spec, plan.batch_size)
     return exchange.backend(data, spec, weights, options.timeout, limits)
 
@@ -125,6 +132,7 @@ def _make_samplers(
     weights: Mapping[str, Array],
     transfer: DeviceTransfer,
     caching: RowCaching,
+    placing: LoaderPlacement,
 ) -> SamplerPool:
     shared_device = transfer.target.device
     devices = _devices(data, options, shared_device)
@@ -156,10 +164,10 @@ def _make_samplers(
     arena = plan_memory(
         data.meta, spec, plan.batch_size, concurrency, num_workers, options.buffer_size
     )
-    program: Program = start_sampler
+    program = placing.starting(start_sampler)
     if options.standby:
         imports = ["khop.distributed.rpc.partition_client"] if endpoints else []
-        program = Standby(num_workers, imports)
+        program = Standby(num_workers, imports, placing.placement)
     num_sharing = sum(d is not None and d == shared_device for d in devices)
     return SamplerPool(
         config,
@@ -169,7 +177,7 @@ def _make_samplers(
         arena.nbytes,
         options.max_restarts,
         service.endpoint_registry.subscribe(),
-        pinning(transfer.target),
+        placing.preparing(pinning(transfer.target)),
         weights,
         DeviceArenaFactory(transfer, arena.nbytes, num_sharing),
         program=program,

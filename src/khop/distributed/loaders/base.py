@@ -25,6 +25,7 @@ from khop.distributed.loaders.collate import Assembler, Tensors, batch_edge_type
 from khop.distributed.loaders.device_transfer import DeviceTransfer, PendingTransfer, TargetDevice
 from khop.distributed.loaders.exchange_choice import Exchanging
 from khop.distributed.loaders.loader_options import LoaderOptions
+from khop.distributed.loaders.placing import LoaderPlacement
 from khop.distributed.loaders.virtual_shares import VirtualShares, check_virtual_ranks
 from khop.distributed.loaders.widening import Widening, widened_by
 from khop.distributed.sampling.pipeline import PipelineSpec
@@ -36,7 +37,7 @@ from khop.loader.iteration.resume import EpochProgress, LoaderFingerprint
 from khop.loader.iteration.stateful import StatefulLoader
 from khop.loader.iteration.virtual_cursor import VirtualCursor, VirtualProgress
 from khop.loader.iteration.virtual_ranks import VirtualRanks
-from khop.metrics.loader_stats import StatsAccumulator
+from khop.metrics.loader_stats import LoaderStats, StatsAccumulator
 from khop.sampler.plan import EpochPlan, epoch_order, seeds_of as positions_of
 from khop.trace.clock import BatchTimings
 from khop.typing import Array, Int64Array, NodeType
@@ -107,6 +108,8 @@ class DistLoader(StatefulLoader, abc.ABC):
             self._plan = replace(self._plan, num_batches_asked=self._virtual.num_batches)
         elif options["even_batches"] and context.world_size > 1:
             self._plan = agree_on_batches(context, self._plan, options["drop_last"], described)
+        num_samplers = getattr(worker_options, "num_workers", 0)
+        self._placing = LoaderPlacement(options["placement"], data, self.device, num_samplers)
         self._backend = create_backend(
             data,
             spec,
@@ -116,6 +119,7 @@ class DistLoader(StatefulLoader, abc.ABC):
             self._transfer,
             RowCaching.of(options["cache_memory"], options["lookahead"]),
             exchange,
+            self._placing,
         )
         self._tally = StatsAccumulator(self._backend.num_samplers)
 
@@ -270,6 +274,10 @@ class DistLoader(StatefulLoader, abc.ABC):
         process has none.
         """
         return list(self._backend.workers)
+
+    def stats(self) -> LoaderStats:
+        """Return statistics over all epochs of the loader, or since `reset_stats()`."""
+        return replace(super().stats(), placement=self._placing.described(self.workers))
 
     def shutdown(self) -> None:
         """End the sampler processes. Also called when the loader is garbage-collected."""

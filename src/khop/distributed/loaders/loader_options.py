@@ -208,6 +208,17 @@ class ResourceGroup(TypedDict, total=False):
             "gloo, which ends with the loader.",
         ),
     ]
+    placement: Annotated[
+        str | None,
+        Option(
+            None,
+            "NUMA node of this loader's processes and shared memory: 'auto', 'none', 'node:1' or "
+            "'cpus:0-15'. 'auto' is the node of the trainer's GPU, else nodes in turn. It changes "
+            "nothing on machines with one node, in processes that the user has bound, and for "
+            "fewer trainers than nodes without GPUs. If None, $KHOP_PLACEMENT, or 'auto'. "
+            "Batches are the same with all of them.",
+        ),
+    ]
 
 
 class InducedOptions(DeliveryGroup, ResourceGroup, total=False):

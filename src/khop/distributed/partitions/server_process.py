@@ -25,6 +25,7 @@ from khop.distributed.rpc.protocol import wait_until_ready
 from khop.distributed.rpc.transport import transport_of
 from khop.errors import RendezvousError
 from khop.loopback import is_loopback
+from khop.placement import unbound
 
 Announcement: TypeAlias = "Mapping[str, str | None]"
 """Addresses of a server ('ipc', 'tcp', 'own') and its public key ('key')."""
@@ -83,7 +84,7 @@ class PartitionServerProcess:
         }
         self.announcement: Announcement = {}
         """Addresses and public key for other trainers, read by `announced_endpoint`."""
-        self.process = ChildProcess(module, self._config)
+        self.process = ChildProcess(module, self._config, placement=unbound())
         try:
             self.learn_addresses(wait_until_ready(self.process, f"the server of {content}"))
         except BaseException:
@@ -116,7 +117,7 @@ class PartitionServerProcess:
         tcp = self.announcement.get("tcp")
         port = None if tcp is None else int(tcp.rpartition(":")[2])
         self._config.update(ipc_path=self._socket, tcp_port=port)
-        self.process = ChildProcess(self._module, self._config)
+        self.process = ChildProcess(self._module, self._config, placement=unbound())
 
     def close(self) -> None:
         """End the server process and wait for its end. A second call does nothing."""

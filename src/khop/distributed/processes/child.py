@@ -35,6 +35,7 @@ from typing import Any
 import khop
 from khop import _native, log
 from khop.channel.control import ControlLine, Message, Op, socket_pair
+from khop.placement import Placement
 
 _PR_SET_PDEATHSIG = 1
 _GRACE_SECONDS = 2.0
@@ -55,6 +56,7 @@ class ChildProcess:
             program and waits for `configure`.
         descriptors: memory to pass along with the configuration.
         imports: further modules that it imports.
+        placement: its cores, and the node of its memory. If None, those of this process.
     """
 
     def __init__(
@@ -63,12 +65,13 @@ class ChildProcess:
         config: Mapping[str, Any] | None,
         descriptors: Sequence[int] = (),
         imports: Sequence[str] = (),
+        placement: Placement | None = None,
     ) -> None:
         self.module = module
         parent_end, child_end = socket_pair()
         self._log, self._task = _StderrTail(), CurrentTaskPage()
         passed = child_end.fileno(), self._task.descriptor
-        program = _program(module, imports)
+        program = _program(module, imports, placement)
         with child_end:
             self._process = subprocess.Popen(
                 [sys.executable, "-c", program, str(passed[0]), module, str(passed[1])],
@@ -214,8 +217,10 @@ class CurrentTaskPage:
         os.close(self.descriptor)
 
 
-def _program(module: str, imports: Sequence[str] = ()) -> str:
+def _program(module: str, imports: Sequence[str] = (), placement: Placement | None = None) -> str:
     """Return the Python code that a child process runs: `imports`, then program `module`.
+
+    It is bound first, before it loads libraries and takes memory.
 
     `-m` and `-c` put the working directory first on the path, where a user's `typing.py` would
     shadow Python's. So the code sets the child's path to its parent's.
@@ -225,7 +230,10 @@ def _program(module: str, imports: Sequence[str] = ()) -> str:
     if source not in paths:
         paths.insert(0, source)
     also = "".join(f"import {name}; " for name in imports)
-    return f"import sys; sys.path[:] = {paths!r}; {also}from {module} import main; main()"
+    bound = ""
+    if placement is not None:
+        bound = f"from khop.placement import bind; bind({placement.cpus}, {placement.node}); "
+    return f"import sys; sys.path[:] = {paths!r}; {bound}{also}from {module} import main; main()"
 
 
 def _end(process: subprocess.Popen[bytes], line: ControlLine, owner: int) -> None:

@@ -24,6 +24,7 @@ from khop.distributed.processes.child import ChildProcess
 from khop.distributed.rpc.endpoint import EndpointUpdate
 from khop.distributed.sampling.control_messages import BatchKey, SampleRequest
 from khop.errors import ProtocolError
+from khop.placement import Placement
 from khop.typing import Array
 
 _SAMPLER = "khop.distributed.sampling.worker"
@@ -83,9 +84,11 @@ Program: TypeAlias = Callable[[Mapping[str, Any], Sequence[int]], Process]
 """Factory of processes: `(config, descriptors) -> Process`."""
 
 
-def start_sampler(config: Mapping[str, Any], memory: Sequence[int]) -> Process:
+def start_sampler(
+    config: Mapping[str, Any], memory: Sequence[int], placement: Placement | None = None
+) -> Process:
     """Start `khop.distributed.sampling.worker` in a process on this machine."""
-    return ChildProcess(_SAMPLER, config, memory)
+    return ChildProcess(_SAMPLER, config, memory, placement=placement)
 
 
 class Standby:
@@ -98,11 +101,14 @@ class Standby:
     Args:
         num_samplers: number of processes to start before a further process is kept in reserve.
         imports: further modules that the reserve imports.
+        placement: placement of all of its processes. If None, as this process.
     """
 
-    def __init__(self, num_samplers: int, imports: Sequence[str]) -> None:
+    def __init__(
+        self, num_samplers: int, imports: Sequence[str], placement: Placement | None = None
+    ) -> None:
         self._num_unstarted = num_samplers
-        self._imports = imports
+        self._imports, self._placement = imports, placement
         self._reserve: ChildProcess | None = None
 
     @property
@@ -114,12 +120,14 @@ class Standby:
         """Return a process with this configuration: the reserve if there is one, else a new one."""
         process, self._reserve = self._reserve, None
         if process is None or process.has_ended:
-            process = ChildProcess(_SAMPLER, config, memory)
+            process = ChildProcess(_SAMPLER, config, memory, placement=self._placement)
         else:
             process.configure(config, memory)
         self._num_unstarted -= 1
         if self._num_unstarted <= 0:
-            self._reserve = ChildProcess(_SAMPLER, None, imports=self._imports)
+            self._reserve = ChildProcess(
+                _SAMPLER, None, imports=self._imports, placement=self._placement
+            )
         return process
 
 

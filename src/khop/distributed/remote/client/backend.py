@@ -16,13 +16,14 @@ from khop.channel.arena import ArenaReader
 from khop.distributed.options import RemoteDistSamplingWorkerOptions
 from khop.distributed.remote.client.batch_checks import BatchSchema
 from khop.distributed.remote.client.client_context import require_client
-from khop.distributed.remote.client.local_sampler import LocalSamplerFactory, start_receiver
+from khop.distributed.remote.client.local_sampler import LocalSamplerFactory
 from khop.distributed.remote.client.served_graph import ServedGraph
 from khop.distributed.remote.messages import new_secret
 from khop.distributed.sampling.buffer_plan import plan_memory
 from khop.distributed.sampling.gpu_sharing import warn_of_shared_gpus
 from khop.distributed.sampling.pipeline import PipelineSpec
 from khop.distributed.sampling.pool import SamplerPool
+from khop.distributed.sampling.process_handle import Program
 from khop.sampler.methods.modules import modules_of
 from khop.sampler.plan import EpochPlan
 from khop.typing import Array
@@ -38,6 +39,7 @@ def create_remote_backend(
     plan: EpochPlan,
     weights: Mapping[str, Array],
     pin: Callable[[ArenaReader], None] | None,
+    receiver: Program,
 ) -> SamplerPool:
     """Start the processes that bring a loader's batches from graph servers to this trainer.
 
@@ -49,6 +51,7 @@ def create_remote_backend(
         weights: sampling weights of negative endpoints, see
             `khop.distributed.sampling.pipeline.Pipeline`.
         pin: function that registers an arena with CUDA. If None, arenas are not registered.
+        receiver: factory of receivers.
 
     Raises:
         TypeError, ValueError: invalid options.
@@ -56,7 +59,7 @@ def create_remote_backend(
     context, devices = require_client(), options.devices()
     ranks = options.servers(context.rank, context.num_servers())
     warn_of_shared_gpus(devices, is_here=False, stacklevel=5)
-    factory = LocalSamplerFactory(context.remote, ranks)
+    factory = LocalSamplerFactory(context.remote, ranks, receiver)
     is_local = options.shared_memory and not any(devices) and factory.all_are_local()
     if is_local:
         num_processes, num_workers = options.num_workers * len(ranks), 1
@@ -102,7 +105,7 @@ def create_remote_backend(
         None,
         pin,
         weights,
-        program=factory if is_local else start_receiver,
+        program=factory if is_local else receiver,
         # A receiver of other machines' servers is no fallback: there is nothing to replace it.
         is_fallback=factory.is_fallback if is_local else lambda process, index: False,
     )

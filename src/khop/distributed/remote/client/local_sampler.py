@@ -25,8 +25,9 @@ from khop.distributed.remote.addresses import local_socket
 from khop.distributed.remote.directory_client import DirectoryClient
 from khop.distributed.remote.session_messages import SamplerEnded, SamplerStarted, session_fields
 from khop.distributed.rpc.protocol import rebuild_error
-from khop.distributed.sampling.process_handle import Process
+from khop.distributed.sampling.process_handle import Process, Program
 from khop.errors import PartitionUnavailableError, ProtocolError
+from khop.placement import Placement
 
 # Seconds in which a server starts a sampler, and reports the end of one.
 _START, _STATUS = 10.0, 2.0
@@ -34,9 +35,12 @@ _WHERE = "the graph server of this machine"
 _log = log.get(__name__)
 
 
-def start_receiver(config: Mapping[str, Any], memory: Sequence[int]) -> ChildProcess:
+def start_receiver(
+    config: Mapping[str, Any], memory: Sequence[int], placement: Placement | None = None
+) -> ChildProcess:
     """Start a receiver process. `SamplerPool` calls it as its `program`."""
-    return ChildProcess("khop.distributed.remote.client.receiver", config, memory)
+    program = "khop.distributed.remote.client.receiver"
+    return ChildProcess(program, config, memory, placement=placement)
 
 
 class LocalSampler:
@@ -140,11 +144,14 @@ class LocalSamplerFactory:
     Args:
         remote: client of the directory, which has the servers' addresses.
         ranks: ranks of the servers. Samplers are assigned to them in turn.
+        receiver: factory of receivers.
     """
 
-    def __init__(self, remote: DirectoryClient, ranks: Sequence[int]) -> None:
+    def __init__(
+        self, remote: DirectoryClient, ranks: Sequence[int], receiver: Program = start_receiver
+    ) -> None:
         self._remote = remote
-        self._ranks = list(ranks)
+        self._ranks, self._receiver = list(ranks), receiver
         # Incarnations of servers that have started no sampler on request. Receivers replace them.
         self._refused_by: set[str] = set()
 
@@ -190,4 +197,4 @@ class LocalSamplerFactory:
                 # That a server is unreachable is normal, but a refusal is not.
                 log_it = _log.info if isinstance(error, OSError) else _log.warning
                 log_it("nearby-refused", f"no sampler in this process's memory: {error}")
-        return start_receiver(config, memory)
+        return self._receiver(config, memory)
