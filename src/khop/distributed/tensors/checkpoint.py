@@ -141,7 +141,7 @@ def _write_own_parts(
     client: StoreClient, tensors: Sequence[GraphTensor], temporary: Path
 ) -> dict[str, Any]:
     """Write the rows at this trainer's servers. Return sizes and checksums by path."""
-    written: dict[str, Any] = {}
+    written: dict[str, Written] = {}
     try:
         opened = PrivateFolder.open(temporary)
     except FileNotFoundError:
@@ -153,17 +153,12 @@ def _write_own_parts(
             for part in client.own_parts:
                 low, high = client.bounds_of(spec)[part : part + 2]
                 ids = client.original_ids(spec, part, np.arange(low, high))
-                dtype, shape = storage_dtype(spec.dtype), (high - low, *spec.shape)
+                path = f"t{index}/ids-{part}.npy"
+                written[path] = write_array(folder, path, ids.dtype, ids.shape, [ids])
+                path, shape = f"t{index}/rows-{part}.npy", (high - low, *spec.shape)
                 rows = tensor.rows_of_part(part, _BYTES_AT_ONCE)
-                for name, *described, pieces in (
-                    ("ids", ids.dtype, ids.shape, [ids]),
-                    ("rows", dtype, shape, rows),
-                ):
-                    path = f"t{index}/{name}-{part}.npy"
-                    written[path] = dataclasses.asdict(
-                        write_array(folder, path, *described, pieces)
-                    )
-    return written
+                written[path] = write_array(folder, path, storage_dtype(spec.dtype), shape, rows)
+    return {path: dataclasses.asdict(file) for path, file in written.items()}
 
 
 def _finish(root: Path, temporary: Path, content: dict[str, Any]) -> None:
@@ -264,7 +259,7 @@ def _read_rows(
         count += len(ids)
         known = checkpoint.files[path]
         ids_of[path] = ids, known.bytes - rows.nbytes
-        tasks += [(path, known, number) for number in range(len(known.ranges))]
+        tasks += [(path, known, i) for i in range(len(known.ranges))]
     if count != len(tensor):
         raise FolderError(
             f"'{folder}' has {count} rows of '{tensor.name}', and the graph {len(tensor)}"
@@ -290,10 +285,10 @@ def _check_ids(folder: str | os.PathLike[str], checkpoint: Checkpoint, share: sl
         FolderError: a file is missing or damaged.
     """
     tasks = [
-        (path, known, number)
+        (path, known, i)
         for path, known in sorted(checkpoint.files.items())
         if "/ids-" in path
-        for number in range(len(known.ranges))
+        for i in range(len(known.ranges))
     ]
     for _ in read_ranges(Path(folder), tasks[share], 0):
         pass

@@ -45,7 +45,8 @@ def write_array(
     Args:
         folder: folder of the file.
         name: path of the file in the folder.
-        dtype, shape: dtype and shape of the array.
+        dtype: dtype of the array.
+        shape: shape of the array.
         pieces: its rows, from first to last. Pieces in memory that begins at a page are not copied.
 
     Raises:
