@@ -90,8 +90,8 @@ TORCH_FREE_MODULES = {
     "distributed.remote.client": {
         *("batch_checks", "local_sampler", "reassembly", "receiver", "server_session"),
     },
-    "distributed.tensors": {"accounts", "shard", "tensor_requests"},
-    "distributed.inference": {"files", "neighborhoods", "output_server"},
+    "distributed.tensors": {"accounts", "row_files", "shard", "tensor_requests"},
+    "distributed.inference": {"files", "neighborhoods"},
 }
 
 BLOCKED = """

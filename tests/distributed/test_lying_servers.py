@@ -12,20 +12,19 @@ import pytest
 from khop.channel.control import ControlLine, socket_pair
 from khop.data.steps import run
 from khop.distributed.inference.files import (
-    OutputClient,
     RowSpec,
     RowWriter,
     Share,
     ShareRows,
-    output_file,
 )
-from khop.distributed.inference.output_server import OutputHandler
 from khop.distributed.rpc.endpoint import Endpoint
 from khop.distributed.rpc.frame_handler import finish
 from khop.distributed.rpc.partition_client import PartitionClient
 from khop.distributed.rpc.partition_handler import RequestHandler
 from khop.distributed.rpc.partition_server import PartitionServer
 from khop.distributed.rpc.protocol import rebuild_error
+from khop.distributed.tensors import row_files
+from khop.distributed.tensors.row_files import output_file
 from khop.errors import ProtocolError
 from khop.partition import PartitionFolder
 from khop.sampler.drawing.engine import Engine
@@ -55,13 +54,13 @@ def lying(handler, op, change):
 
 
 @contextlib.contextmanager
-def client_of_server(handler, tmp_path, make=PartitionClient):
+def client_of_server(handler, tmp_path):
     """A client of a server, which is number 1."""
     ours, theirs = socket_pair()
     server = PartitionServer(handler, str(tmp_path / "s"), None, None)
     thread = threading.Thread(target=server.serve, args=(ControlLine(theirs),))
     thread.start()
-    client = make({1: Endpoint(server.addresses["ipc"])})
+    client = PartitionClient({1: Endpoint(server.addresses["ipc"])})
     try:
         yield client
     finally:
@@ -197,15 +196,16 @@ def test_inputs_of_layers_that_are_wrong(folder, tmp_path, lie):
 
 
 @pytest.mark.parametrize("lie", LIES_OF_ONE_ATTRIBUTE)
-def test_outputs_of_layers_that_are_wrong(tmp_path, lie):
-    """The error names the trainer whose server sent them."""
-    share, spec = Share(1, 0, 0, 1, [(0, 9)]), RowSpec("float32", "float32", (3,))
-    writer = RowWriter(output_file(tmp_path, 0, "a", share.file_name), spec, 9)
+def test_outputs_of_layers_that_are_wrong(folder, tmp_path, lie):
+    """The error names the trainer that has computed them."""
+    share, spec = Share(1, 1, 0, 1, [(0, 9)]), RowSpec("float32", "float32", (3,))
+    writer = RowWriter(output_file(tmp_path, 0, "node", share.file_name), spec, 9)
     writer.append(np.arange(27, dtype=np.float32).reshape(9, 3))
     writer.finish()
-    handler = lying(OutputHandler(1, str(tmp_path), 1, ["a"], [share.file_name]), "rows", lie)
-    with client_of_server(handler, tmp_path, OutputClient) as client:
-        fetcher = ShareRows(tmp_path, [share], 0, (0, "a"), spec, [0], client)
+    types = row_files.request_types(Part(folder, 1), str(tmp_path))
+    handler = lying(RequestHandler(Part(folder, 1), types=types), "rows", lie)
+    with client_of_server(handler, tmp_path) as client:
+        fetcher = ShareRows(tmp_path, [share], 0, (0, "node"), spec, [0], client)
         with pytest.raises(ProtocolError, match="trainer 1 sent"):
             FetchedRows(fetcher, client).gather(np.array([8, 0, 4]))
 

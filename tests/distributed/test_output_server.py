@@ -1,16 +1,23 @@
-"""The server of layer-wise outputs gives rows of announced files, and of nothing else."""
+"""Partition servers give rows of their part's output files, and of nothing else."""
 
 import subprocess
 import sys
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings, strategies as st
+from torch_geometric.data import HeteroData
 
 from khop.channel.message import pack, unpack
-from khop.distributed.inference.files import RowSpec, RowWriter, Share, check_shares, output_file
-from khop.distributed.inference.output_server import OutputHandler
+from khop.distributed.inference.files import RowSpec, RowWriter, Share, check_shares
+from khop.distributed.rpc.partition_handler import RequestHandler
 from khop.distributed.rpc.protocol import PROTOCOL
+from khop.distributed.rpc.state_handler import users_requests
+from khop.distributed.tensors import row_files
+from khop.distributed.tensors.row_files import output_file
+from khop.partition import PartitionFolder, RandomPartitioner
+from khop.storage.part import Part
 
 GOOD = {
     "op": "rows",
@@ -19,15 +26,15 @@ GOOD = {
     "part": 2,
     "layer": 1,
     "node_type": 0,
-    "file": "part-0.npy",
+    "file": "part-2.npy",
 }
 
 
 @pytest.fixture
 def root(tmp_path):
-    """Outputs of trainer 2: part 0 of a node type with a strange name, layers 0 and 1."""
+    """Outputs of part 2 of a node type with a strange name, layers 0 and 1."""
     for layer in (0, 1):
-        file = output_file(tmp_path / "out", layer, "../up", "part-0.npy")
+        file = output_file(tmp_path / "out", layer, "../up", "part-2.npy")
         writer = RowWriter(file, RowSpec("float32", "float32", (2,)), 5)
         for first in (0, 3):
             count = min(3, 5 - first)
@@ -40,10 +47,21 @@ def root(tmp_path):
     return tmp_path / "out"
 
 
+@pytest.fixture(scope="module")
+def part(tmp_path_factory):
+    """Part 2 of a graph with that node type."""
+    graph = HeteroData()
+    graph["../up"].num_nodes, graph["other"].num_nodes = 15, 3
+    graph["../up", "r", "other"].edge_index = torch.zeros(2, 1, dtype=torch.int64)
+    folder = tmp_path_factory.mktemp("outputs") / "parts"
+    RandomPartitioner.from_data(graph, folder, 3).partition()
+    return Part(PartitionFolder(folder), 2)
+
+
 @pytest.fixture
-def handler(root):
-    """Answers for trainer 2."""
-    return OutputHandler(2, str(root), 2, ["../up", "other"], ["part-0.npy"])
+def handler(root, part):
+    """Answers for part 2. The folder is named when the server starts."""
+    return RequestHandler(part, types=users_requests([f"{row_files.__name__}:{root}"], part))
 
 
 def ask(handler, rows, **change):
@@ -65,10 +83,11 @@ def test_hostile_requests(handler):
     """Fields out of their range, and files that were not announced, are answered with an error."""
     for change in (
         *({"part": 0}, {"op": "fetch"}, {"protocol": 0}),
-        *({"layer": layer} for layer in (2, -1, "1", True, None, 2**70)),
+        *({"layer": layer} for layer in (2, -1, "1", True, None, 2**70, 1 << 16)),
         *({"node_type": node_type} for node_type in (2, None, 1)),
         *({"file": file} for file in ("part-1.npy", "../secret.npy", "../../secret.npy")),
-        *({"file": file} for file in ("/etc/passwd", ["part-0.npy"], None, ".part-0.npy.tmp")),
+        *({"file": file} for file in ("/etc/passwd", ["part-2.npy"], None, ".part-2.npy.tmp")),
+        *({"file": file} for file in ("part-2-share-1.npy", "part-2-share-../part-2.npy")),
     ):
         reply, arrays = ask(handler, [0], **change)
         assert "error" in reply and not arrays, change
@@ -84,9 +103,10 @@ def test_rows_that_do_not_exist(handler):
 
 @given(st.lists(st.binary(max_size=200), max_size=4))
 @settings(max_examples=100)
-def test_any_frames(frames):
+def test_any_frames(part, frames):
     """Frames of any bytes are answered with an error."""
-    reply, _ = unpack(OutputHandler(0, "/nowhere", 1, ["node"], [])(frames))
+    types = row_files.request_types(part, "/nowhere")
+    reply, _ = unpack(RequestHandler(part, types=types)(frames))
     assert reply["error"]["type"] == "ProtocolError"
 
 
@@ -118,6 +138,6 @@ def test_runs_without_torch():
     """The program can be imported where torch cannot."""
     code = (
         "import sys; sys.modules['torch'] = sys.modules['torch_geometric'] = None; "
-        f"sys.path[:] = {sys.path!r}; import khop.distributed.inference.output_server"
+        f"sys.path[:] = {sys.path!r}; import khop.distributed.tensors.row_files"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

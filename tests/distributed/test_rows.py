@@ -4,21 +4,21 @@ import contextlib
 
 import numpy as np
 import pytest
+import torch
+from torch_geometric.data import HeteroData
 
 from khop.distributed.inference.files import (
-    OutputClient,
     RowSpec,
     RowWriter,
     Share,
     ShareRows,
-    output_file,
 )
-from khop.distributed.inference.output_server import OutputHandler
 from khop.distributed.rpc.endpoint import Endpoint
 from khop.distributed.rpc.partition_client import PartitionClient
 from khop.distributed.rpc.partition_server import RequestHandler
+from khop.distributed.tensors.row_files import output_file, request_types
 from khop.errors import PartitionUnavailableError
-from khop.partition import PartitionFolder
+from khop.partition import PartitionFolder, RandomPartitioner
 from khop.sampler.rows.row_fetcher import FetchedRows, PartRows
 from khop.storage.part import Part
 from support.cluster.part_servers import serving
@@ -70,10 +70,14 @@ def test_copies_are_not_asked_for(folder_of):
 @pytest.mark.parametrize("visible", [[0, 1], [0], [1]])
 def test_outputs(tmp_path, visible):
     """Rows of shares of two trainers, one without nodes of the type, one with two parts."""
+    graph = HeteroData()
+    graph["a"].num_nodes, graph["b"].num_nodes = 12, 3
+    graph["a", "r", "b"].edge_index = torch.zeros(2, 1, dtype=torch.int64)
+    RandomPartitioner.from_data(graph, tmp_path / "parts", 3).partition()
     shares = [
-        Share(0, 0, 0, 2, [(0, 4), (0, 0)]),
-        Share(1, 0, 1, 2, [(4, 9), (0, 0)]),
-        Share(0, 1, 0, 1, [(9, 9), (0, 2)]),
+        Share(0, 0, 0, 2, [(0, 2), (0, 0)]),
+        Share(0, 0, 1, 2, [(2, 4), (0, 0)]),
+        Share(0, 1, 0, 1, [(4, 9), (0, 2)]),
         Share(1, 2, 0, 1, [(9, 12), (2, 3)]),
     ]
     spec = RowSpec("int64", "int64", (2,))
@@ -89,19 +93,15 @@ def test_outputs(tmp_path, visible):
                         link = output_file(tmp_path / str(seen), 0, "ab"[i], share.file_name)
                         link.parent.mkdir(parents=True, exist_ok=True)
                         link.hardlink_to(file)
-    handlers = {
-        rank: OutputHandler(
-            rank,
-            str(tmp_path / str(rank)),
-            1,
-            ["a", "b"],
-            [s.file_name for s in shares if s.rank == rank],
-        )
-        for rank in {0, 1} - set(visible)
-    }
+    handlers = {}
+    for share in shares:
+        if share.rank not in visible:
+            part = Part(PartitionFolder(tmp_path / "parts"), share.part)
+            types = request_types(part, str(tmp_path / str(share.rank)))
+            handlers[share.part] = RequestHandler(part, types=types)
     with (
         serving(handlers, tmp_path) as endpoints,
-        contextlib.closing(OutputClient(endpoints)) as client,
+        contextlib.closing(PartitionClient(endpoints)) as client,
     ):
         for i, ids in enumerate((np.array([11, 0, 8, 4, 3, 11]), np.array([2, 0, 1]))):
             fetcher = ShareRows(
@@ -111,7 +111,7 @@ def test_outputs(tmp_path, visible):
             assert np.array_equal(rows, np.stack([ids, np.full(len(ids), i)], 1))
         if handlers:
             client.close()
-            with pytest.raises(RuntimeError, match="the outputs have been closed"):
+            with pytest.raises(RuntimeError, match="the connections have been closed"):
                 FetchedRows(fetcher, client).gather(np.array([0, 2]))
 
 
@@ -124,7 +124,7 @@ def test_share_without_rows(tmp_path):
 
 def test_server_that_is_gone(tmp_path):
     """The error says whose outputs cannot be had."""
-    client = OutputClient({3: Endpoint(f"ipc://{tmp_path / 'nobody'}")}, timeout=0.3)
+    client = PartitionClient({0: Endpoint(f"ipc://{tmp_path / 'nobody'}")}, timeout=0.3)
     fetcher = ShareRows(
         tmp_path,
         [Share(3, 0, 0, 1, [(0, 4)])],
@@ -134,6 +134,6 @@ def test_server_that_is_gone(tmp_path):
         [0],
         client,
     )
-    with pytest.raises(PartitionUnavailableError, match=r"outputs of trainer 3 at .* unreachable"):
+    with pytest.raises(PartitionUnavailableError, match=r"partition 0 at .* unreachable"):
         FetchedRows(fetcher, client).gather(np.array([1]))
     client.close()

@@ -6,10 +6,9 @@
 - `inputs`: input of the first layer, from attributes of the folder
 - `layers`: division of models into layers
 - `layer_runner`: one layer over a trainer's nodes
-- `files`: the folder of outputs, with rows on this machine and over the network
-- `output_server`: the process that sends rows of outputs
+- `files`: the files of outputs, with rows on this machine and over the network
 - `result`: the return value, with rows by original id
 
-`output_server` runs as a separate process, the rest in trainers. `neighborhoods`, `files` and
-`output_server` import no torch.
+All run in trainers. Partition servers send rows of outputs (`khop.distributed.tensors.row_files`).
+`neighborhoods` and `files` import no torch.
 """

@@ -1,14 +1,9 @@
-"""Layout of the folder of layer-wise outputs, its writer and its readers.
+"""Files of layer-wise outputs: what each trainer computes, the writer and the reader of rows.
 
-```
-root/layer-<i>/<node type>/part-<p>.npy              row j belongs to the j-th node of part p
-root/layer-<i>/<node type>/part-<p>-share-<s>.npy    ... of share s, if trainers divide the part
-```
-
-Files are written under a temporary name, from first row to last, and renamed: they are complete or
-absent. Trainers without a common file system each have some of the files. They request rows of the
-other files from output servers. bfloat16 is stored as uint16. Runs in trainers and their output
-servers. Imports no torch.
+`khop.distributed.tensors.row_files` has the layout of the folder. Files are written under a
+temporary name, from first row to last, and renamed: they are complete or absent. Trainers without a
+common file system each have some of the files. They request rows of the other files from partition
+servers. Runs in trainers. Imports no torch.
 """
 
 from __future__ import annotations
@@ -20,7 +15,7 @@ import shutil
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -29,10 +24,10 @@ from khop.data.arrays import storage_dtype
 from khop.data.files import load_npy
 from khop.data.tickets import Ticket
 from khop.distributed.rpc.partition_client import PartitionClient
-from khop.distributed.rpc.pending import Request
 from khop.distributed.rpc.protocol import OutputRows
+from khop.distributed.tensors.row_files import output_file
 from khop.sampler.rows.row_fetcher import RowFetcher
-from khop.storage.folder import AttrMeta, safe_name
+from khop.storage.folder import AttrMeta
 from khop.typing import Array, Int64Array, NodeType
 
 PROBE = ".khop-probe-"
@@ -74,11 +69,6 @@ class RowSpec:
     stored: str
     computed: str
     shape: tuple[int, ...]
-
-
-def output_file(root: Path, layer: int, node_type: NodeType, file_name: str) -> Path:
-    """Return the path below `root` of a file (`Share.file_name`) of a layer's outputs of a type."""
-    return root / f"layer-{layer}" / safe_name(node_type) / file_name
 
 
 def clear_folder(root: Path, overwrite: bool, probes: Collection[str]) -> None:
@@ -169,40 +159,13 @@ class RowWriter:
             self._temporary.unlink()
 
 
-class OutputClient(PartitionClient):
-    """Connections to the servers of other trainers' outputs, by rank."""
-
-    subject: ClassVar[str] = "outputs of trainer"
-
-    def rows(
-        self, rank: int, layer: int, node_type: int, file_name: str, rows: Int64Array
-    ) -> Request:
-        """Request rows of a trainer's output file.
-
-        Args:
-            rank: rank of the trainer.
-            layer: index of the layer.
-            node_type: index of the node type.
-            file_name: name of the file, as the trainer has published it.
-            rows: [n] int64 positions in the file.
-
-        Raises:
-            RuntimeError: the connections have been closed.
-        """
-        if not self._connections:
-            raise RuntimeError(
-                f"rows of trainer {rank} cannot be read any more: the outputs have been closed"
-            )
-        return self._send(rank, OutputRows(layer, node_type, file_name), [rows])
-
-
 class ShareRows(RowFetcher):
     """Reader of a layer's outputs for one node type, from files or from other trainers.
 
     A share is the contiguous range of nodes whose output one trainer computed. Shares are ordered
     by first id. `node_type` is (index, name), and `spec` has dtype and shape of the rows. Files of
-    the trainers `visible` (ranks) are in this trainer's folder, `root`. Rows of other trainers come
-    from their servers, over `client`. If None, all files are here.
+    the trainers `visible` (ranks) are in this trainer's folder, `root`. Other rows come from the
+    servers of their parts, over `client`. If None, all files are here.
     """
 
     def __init__(
@@ -213,7 +176,7 @@ class ShareRows(RowFetcher):
         node_type: tuple[int, NodeType],
         spec: RowSpec,
         visible: Sequence[int],
-        client: OutputClient | None,
+        client: PartitionClient | None,
     ) -> None:
         self._type_index, self._type_name = node_type
         ranges = [share.ranges[self._type_index] for share in shares]
@@ -241,7 +204,8 @@ class ShareRows(RowFetcher):
         assert self._client is not None
         share = self._shares[index]
         rows = ids - self.bounds[index]
-        return self._client.rows(share.rank, self._layer, self._type_index, share.file_name, rows)
+        request = OutputRows(self._layer, self._type_index, share.file_name)
+        return self._client.read(share.part, request, [rows])
 
     def owner(self, index: int) -> str:
         return f"trainer {self._shares[index].rank}"

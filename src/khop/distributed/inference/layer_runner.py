@@ -13,11 +13,12 @@ import torch
 from torch import Tensor
 
 from khop.data.arrays import DTYPES, to_array
-from khop.distributed.inference.files import RowSpec, RowWriter, Share, output_file
+from khop.distributed.inference.files import RowSpec, RowWriter, Share
 from khop.distributed.inference.inputs import EdgeAttrs, LayerInput, described
 from khop.distributed.inference.layers import Layer
 from khop.distributed.inference.neighborhoods import FullNeighbors, Neighborhood, Range
 from khop.distributed.inference.peers import InferencePeers
+from khop.distributed.tensors.row_files import output_file
 from khop.loader.batches.collate import to_tensor
 from khop.storage.folder import FolderMeta
 from khop.typing import Array

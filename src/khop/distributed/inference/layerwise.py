@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from khop.codec import from_json, to_json
 from khop.distributed.dataset import DistDataset, check_dataset
-from khop.distributed.inference.files import RowSpec, ShareRows, output_file, remove_outputs
+from khop.distributed.inference.files import RowSpec, ShareRows, remove_outputs
 from khop.distributed.inference.inputs import EdgeAttrs, LayerInput, NodeInputs
 from khop.distributed.inference.layer_runner import LayerRunner
 from khop.distributed.inference.layers import as_layers, device_of, takes_pairs
@@ -31,6 +31,7 @@ from khop.distributed.inference.peers import InferencePeers
 from khop.distributed.inference.result import LayerwiseOutputs, NodeOutputs
 from khop.distributed.job.worker_group import require_context
 from khop.distributed.membership.barrier import Barrier
+from khop.distributed.tensors.row_files import output_file
 from khop.sampler.rows.row_fetcher import FetchedRows
 from khop.typing import NodeType
 
@@ -53,7 +54,8 @@ def layerwise_inference(
     """Compute a model's output for all nodes, as one forward pass over the whole graph would.
 
     All trainers of the group call it together. Each computes the nodes of its home partition, and
-    of partitions that it serves and that are no trainer's home. Layers run one after the other, so
+    of partitions that it serves and that are no trainer's home. Trainers at home in one partition
+    divide it if they share `output_dir`. Layers run one after the other, so
     every node is computed once per layer. Memory is bounded by the batches: a layer's output goes
     to files, from which the next layer reads the rows that it needs. Trainers that share
     `output_dir` read each other's files there. Other trainers request rows over the network.

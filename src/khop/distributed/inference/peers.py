@@ -2,6 +2,8 @@
 
 Runs in trainers. Trainers agree in three steps: they detect which trainers share the output folder,
 publish the nodes that each computes, and start servers for files that other trainers do not see.
+The server of a part has its rows. So trainers that share a part also share an output folder: a
+trainer that does not see the folder of the part's first owner computes nothing of the part.
 """
 
 from __future__ import annotations
@@ -13,14 +15,13 @@ from pathlib import Path
 
 from khop.codec import from_json, to_json
 from khop.distributed.dataset import DistDataset
-from khop.distributed.inference.files import PROBE, OutputClient, Share, check_shares, clear_folder
+from khop.distributed.inference.files import PROBE, Share, check_shares, clear_folder
 from khop.distributed.inference.neighborhoods import FullNeighbors
 from khop.distributed.job.context import WorkerContext
 from khop.distributed.membership.barrier import Barrier
-from khop.distributed.partitions.endpoint_registry import EndpointRegistry
-from khop.distributed.partitions.server_process import PartitionServerProcess, announced_endpoint
 from khop.distributed.partitions.service import PartitionService
 from khop.distributed.rpc.partition_client import PartitionClient
+from khop.distributed.tensors import row_files
 from khop.errors import RendezvousError
 from khop.storage.part import Part
 
@@ -61,9 +62,8 @@ class InferencePeers:
         self.own: list[tuple[Share, FullNeighbors]] = []
         self.visible: list[int] = [context.rank]
         self.folder_client: PartitionClient | None = None
-        self.output_client: OutputClient | None = None
-        self._endpoint_registry = EndpointRegistry(context, f"{name}/outputs")
-        self._uses_network = False
+        self.output_client: PartitionClient | None = None
+        self._servers: PartitionService | None = None
 
     def meet(
         self,
@@ -96,97 +96,69 @@ class InferencePeers:
             self.visible = sorted({*seen, self._context.rank})
             if self.visible[0] == self._context.rank:
                 clear_folder(self.root, overwrite, [name for name, _ in began])
-            rank, owners = self._context.rank, self._service.owners
-            computed = [p for p in range(self._data.num_partitions) if rank in owners(p)]
-            self.own = [self._own_share(part, edge_attrs) for part in computed]
+            visible = self._barrier.all_gather("visible", self.visible)
+            for part in range(self._data.num_partitions):
+                owners = self._service.owners(part)
+                computing = [r for r in owners if owners[0] in visible[r]]
+                if self._context.rank in computing:
+                    self.own.append(self._own_share(part, computing, edge_attrs))
             lacks_parts = len(self.parts) < self._data.num_partitions
             gathered = self._barrier.all_gather(
-                "shares", [self.visible, lacks_parts, to_json([share for share, _ in self.own])]
+                "shares", [lacks_parts, to_json([share for share, _ in self.own])]
             )
         finally:
             with contextlib.suppress(OSError):
                 probe.unlink()
         shares = [
             from_json(Share, share, f"a share of trainer {rank}")
-            for rank, (_, _, its) in enumerate(gathered)
+            for rank, (_, its) in enumerate(gathered)
             for share in its
         ]
         self.shares = sorted(shares, key=lambda share: (share.part, share.index))
         check_shares(self.shares, [t.count for t in self._data.meta.node_types])
-        self._connect([visible for visible, _, _ in gathered], num_layers, timeout)
-        if any(lacks for _, lacks, _ in gathered):
+        self._connect(visible, timeout)
+        if any(lacks for lacks, _ in gathered):
             self._service.endpoints()
             if lacks_parts:
                 self.folder_client = self._service.client(timeout)
 
     def _own_share(
-        self, part: int, edge_attrs: Sequence[Sequence[str]]
+        self, part: int, computing: Sequence[int], edge_attrs: Sequence[Sequence[str]]
     ) -> tuple[Share, FullNeighbors]:
         neighbors = FullNeighbors(self.parts[part], edge_attrs)
-        owners = self._service.owners(part)
-        index = owners.index(self._context.rank)
-        ranges = neighbors.share(index, len(owners))
-        return Share(self._context.rank, part, index, len(owners), ranges), neighbors
+        index = computing.index(self._context.rank)
+        ranges = neighbors.share(index, len(computing))
+        return Share(self._context.rank, part, index, len(computing), ranges), neighbors
 
-    def _connect(self, visible: Sequence[Sequence[int]], num_layers: int, timeout: float) -> None:
-        """Start a server if a trainer does not see this one's files, and connect to servers.
+    def _connect(self, visible: Sequence[Sequence[int]], timeout: float) -> None:
+        """Start and connect to servers if a trainer does not see another one's files.
 
         `visible` has, for each trainer, the ranks whose files it sees.
         """
-        context, rank = self._context, self._context.rank
+        context, data = self._context, self._data
         if context.world_size > 1:  # trainers wait for each other at exit: one has the job's store
-            context.keep_for_others(self._end_server)
-        everybody = range(context.world_size)
-        if all(len(seen) == context.world_size for seen in visible):
-            return
-        self._uses_network = True
-        self._service.endpoints()  # creates the job's keys
-        hosts = [claim.host for claim in self._service.claims]
-        blind = [hosts[r] for r in everybody if rank not in visible[r]]
-        server = None
-        if blind:
-            server = PartitionServerProcess(
-                context,
-                "khop.distributed.inference.output_server",
-                {
-                    "rank": rank,
-                    "output_root": str(self.root),
-                    "num_layers": num_layers,
-                    "node_types": [t.name for t in self._data.meta.node_types],
-                    "file_names": [share.file_name for share, _ in self.own],
-                },
-                f"the outputs of trainer {rank}",
-                near=context.host in blind,
-                far=any(host != context.host for host in blind),
-                credentials=self._service.credentials,
+            context.keep_for_others(self._end_servers)
+        if any(len(seen) < context.world_size for seen in visible):
+            requests = [f"{row_files.__name__}:{self.root}"]
+            self._servers = PartitionService(
+                context, data.opened, data.partition_idx, data.parts, requests
             )
-            self._endpoint_registry.keep(rank, server)
-        announcements = self._barrier.all_gather("servers", server and server.announcement)
-        endpoints = {}
-        for other in everybody:
-            if other not in self.visible:
-                is_near = hosts[other] == context.host
-                self._endpoint_registry.assign(other, other, is_near)
-                endpoints[other] = announced_endpoint(announcements[other], is_near)
-        if endpoints:
-            self.output_client = OutputClient(endpoints, self._service.credentials, timeout)
-            self._endpoint_registry.follow(self.output_client)
+            self.output_client = self._servers.state_client(timeout)
 
     def end(self, wait: bool) -> None:
-        """End this trainer's server. With `wait`, wait first until no trainer needs it."""
-        if not self._uses_network:
+        """End this trainer's servers. With `wait`, wait first until no trainer needs them."""
+        if self._servers is None:
             return
         members = self._context.members
         with contextlib.suppress(RuntimeError):  # RendezvousError included: they have ended
             members.publish(f"{self._name}/closed", True)
             if wait:
                 members.all_gather(f"{self._name}/closed", "close their outputs")
-        self._end_server()
+        self._end_servers()
 
-    def _end_server(self) -> None:
-        self._endpoint_registry.close(
-            f"has ended: trainer {self._context.rank} needs its outputs no more"
-        )
+    def _end_servers(self) -> None:
+        if self._servers is not None:
+            self._servers.close()
 
     def close_clients(self) -> None:
         for client in (self.folder_client, self.output_client):
@@ -194,6 +166,6 @@ class InferencePeers:
                 client.close()
 
     def close(self) -> None:
-        """End this trainer's server and connections at once, after a failed inference."""
+        """End this trainer's servers and connections at once, after a failed inference."""
         self.close_clients()
-        self._end_server()
+        self._end_servers()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import overload
+from typing import Any, overload
 
 import numpy as np
 import torch
@@ -15,16 +15,20 @@ from khop.data.arrays import storage_dtype
 from khop.data.files import load_npy
 from khop.distributed.dataset import DistDataset
 from khop.distributed.inference.files import Share
+from khop.distributed.tensors.tensor_requests import TensorSpec
+from khop.distributed.tensors.tensor_view import TensorView
 from khop.loader.batches.collate import to_tensor
 from khop.loader.inputs import checked_nodes
 from khop.sampler.rows.row_fetcher import FetchedRows
-from khop.typing import NODE, ArrayLike, IntArray, NodeType
+from khop.typing import NODE, Array, ArrayLike, Int64Array, IntArray, NodeType
 
 _CHUNK = 1 << 16
 
 
-class NodeOutputs:
-    """Output of the last layer for the nodes of one type. `layerwise_inference` makes it.
+class NodeOutputs(TensorView):
+    """Output of the last layer for the nodes of one type: a tensor of all nodes, read-only.
+
+    `layerwise_inference` makes it. Rows come from files or over the network.
 
     Attributes:
         dtype: dtype of the rows.
@@ -45,41 +49,32 @@ class NodeOutputs:
         reader: FetchedRows,
         files: Sequence[tuple[Share, Path]],
     ) -> None:
+        described = data.meta.node_type(node_type)
+        index = [t.name for t in data.meta.node_types].index(node_type)
+        spec: Any = TensorSpec("node", index, reader.dtype, list(reader.row_shape))  # type: ignore[arg-type]
+        super().__init__("output", node_type, spec, described.bounds)
         self._data = data
         self._node_type = node_type
-        self._type_index = [t.name for t in data.meta.node_types].index(node_type)
         self._reader = reader
         self._files = files
-        self._storage = reader.dtype
-        self.dtype: torch.dtype = getattr(torch, reader.dtype)
-        self.shape = torch.Size((data.meta.node_type(node_type).count, *reader.row_shape))
 
-    def __len__(self) -> int:
-        """Return the number of nodes of this type in the whole graph."""
-        return self.shape[0]
-
-    def __getitem__(self, ids: ArrayLike) -> Tensor:
-        """Read the rows of some nodes, [n, ...], from files or over the network.
-
-        Args:
-            ids: [n] original ids, or a boolean mask over all nodes.
-
-        Raises:
-            IndexError, TypeError, ValueError: ids do not exist or are malformed.
-            PartitionUnavailableError: a trainer that has rows is unreachable.
-        """
-        original = checked_nodes(self._data.info, self._node_type, ids, "ids").ids.cpu()
-        new_ids = self._data.to_new_ids(original, "ids", self._node_type)
-        shape = (len(new_ids), *self.shape[1:])
-        out = np.empty(shape, storage_dtype(self._storage))
+    def read(self, ids: Int64Array) -> Array:
+        new_ids = self._data.to_new_ids(torch.from_numpy(ids), "ids", self._node_type)
+        out: Array = np.empty((len(new_ids), *self.shape[1:]), storage_dtype(self.spec.dtype))
         for first in range(0, len(new_ids), _CHUNK):
             chunk = slice(first, first + _CHUNK)
             self._reader.fill(new_ids[chunk], out[chunk])
-        return to_tensor(out, self._storage)
+        return out
+
+    def _ids(self, ids: ArrayLike | slice | None) -> Int64Array:
+        if ids is None or isinstance(ids, slice):
+            return super()._ids(ids)
+        original = checked_nodes(self._data.info, self._node_type, ids, "ids").ids  # also a mask
+        return original.cpu().numpy()
 
     def gather_all(self) -> Tensor:
         """Read the outputs of all nodes into memory: [num_nodes, ...] by original id."""
-        return self[np.arange(len(self), dtype=np.int64)]
+        return self.pull()
 
     @property
     def local(self) -> Tensor:
@@ -89,9 +84,9 @@ class NodeOutputs:
         change the file. A trainer that computed several parts gets a copy.
         """
         pieces = [
-            to_tensor(load_npy(file, "c"), self._storage)
+            to_tensor(load_npy(file, "c"), self.spec.dtype)
             for share, file in self._files
-            if share.num_rows(self._type_index)
+            if share.num_rows(self.spec.type_index)
         ]
         if len(pieces) == 1:
             return pieces[0]
@@ -104,7 +99,7 @@ class NodeOutputs:
         bounds = self._data.meta.node_type(self._node_type).bounds
         pieces: list[IntArray] = [np.empty(0, np.int64)]
         for share, _ in self._files:
-            low, high = (i - bounds[share.part] for i in share.ranges[self._type_index])
+            low, high = (i - bounds[share.part] for i in share.ranges[self.spec.type_index])
             pieces.append(folder.node_ids(share.part, self._node_type)[low:high])
         return torch.from_numpy(np.concatenate(pieces).astype(np.int64))
 

@@ -143,6 +143,16 @@ class PartitionClient(PartRequests):
     def _name_of(self, part: int) -> str:
         return f"{self.subject} {part} at {self._connections[part].address}"
 
+    def read(self, part: int, message: RequestFields, arrays: Sequence[Array] = ()) -> Request:
+        """Request a value that depends on no state, by a request of class `read`.
+
+        Raises:
+            RuntimeError: the connections have been closed.
+        """
+        if part not in self._connections:
+            raise RuntimeError(f"{self.subject} {part}: the connections have been closed")
+        return self._send(part, message, list(arrays))
+
     def write(self, part: int, message: RequestFields, arrays: Sequence[Array] = ()) -> Request:
         """Request a change of a part's state. It is applied once, after this client's earlier ones.
 

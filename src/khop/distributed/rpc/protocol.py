@@ -128,7 +128,7 @@ class Fetch:
 
 @dataclass(frozen=True)
 class OutputRows:
-    """Request for rows of a file of layer-wise outputs. Arrays: int64 indices of the rows.
+    """Request for rows of a part's file of layer-wise outputs. Arrays: int64 indices of the rows.
 
     The reply has the same form as the reply to `Fetch`.
     """

@@ -112,6 +112,7 @@ def users_requests(modules: Sequence[str], part: Part) -> list[RequestType]:
     Args:
         modules: names of modules with a function `request_types(part)`, which returns a list of
             `RequestType`. It is called once per part. The functions of the list share its state.
+            A name may have a second argument of the function after a colon.
         part: the part.
 
     Raises:
@@ -119,11 +120,12 @@ def users_requests(modules: Sequence[str], part: Part) -> list[RequestType]:
         ImportError: a module is not found.
     """
     types: list[RequestType] = []
-    for name in modules:
+    for entry in modules:
+        name, _, argument = entry.partition(":")
         make = getattr(importlib.import_module(name), "request_types", None)
         if make is None:
             raise ValueError(f"requests: the module '{name}' has no function request_types(part)")
-        types += make(part)
+        types += make(part, argument) if argument else make(part)
     names = [t.message.op for t in types]
     if len(set(names)) < len(names):
         raise ValueError(f"requests: {sorted(names)} are not all different")

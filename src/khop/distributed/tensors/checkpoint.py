@@ -30,15 +30,15 @@ from khop import codec
 from khop.codec import AtMost
 from khop.data.arrays import check_range, storage_dtype
 from khop.data.files import load_npy
+from khop.distributed.tensors.checkpoint_files import read_ranges, write_array
 from khop.distributed.tensors.graph_tensor import GraphTensor, Push
 from khop.distributed.tensors.store_client import StoreClient
 from khop.distributed.tensors.tensor_requests import Count, Dtype, TensorName, TensorSpec
 from khop.errors import FolderError, ProtocolError
 from khop.log import shown
 from khop.private_folders import PrivateFolder
-from khop.storage.folder import AttemptWriter, Written
-from khop.storage.folder.array_writer import ATTEMPTS
-from khop.storage.folder.checksums import hash_ranges
+from khop.storage.folder import Written
+from khop.storage.folder.checksums import RANGE_BYTES
 from khop.storage.folder.writer import temporary_of
 from khop.typing import Array, Int64Array
 
@@ -47,6 +47,7 @@ _PATH = re.compile(r"t\d{1,4}/(ids|rows)-\d{1,4}\.npy", re.ASCII)
 _MAX_FILES = 1 << 20
 _MAX_BYTES = 256 << 20  # of checkpoint.json
 _BYTES_AT_ONCE = 32 << 20
+_SHARED = "all machines must share the storage of a checkpoint, under one path"
 
 
 @dataclass(frozen=True)
@@ -127,7 +128,6 @@ def _begin(root: Path) -> str:
     """Make the temporary folder of a checkpoint, and return its path."""
     check_is_new(root)
     with PrivateFolder.make(temporary_of(root, token_hex(8)), exist_ok=False) as made:
-        made.make_folder(ATTEMPTS)
         return str(made.path)
 
 
@@ -141,18 +141,24 @@ def _write_own_parts(
     client: StoreClient, tensors: Sequence[GraphTensor], temporary: Path
 ) -> dict[str, Any]:
     """Write the rows at this trainer's servers. Return sizes and checksums by path."""
-    with AttemptWriter(temporary) as writer:
+    written: dict[str, Written] = {}
+    try:
+        opened = PrivateFolder.open(temporary)
+    except FileNotFoundError:
+        raise FolderError(f"this machine does not see '{temporary}': {_SHARED}") from None
+    with opened as folder:
         for index, tensor in enumerate(tensors):
             spec = tensor.spec
+            folder.make_folder(f"t{index}")
             for part in client.own_parts:
                 low, high = client.bounds_of(spec)[part : part + 2]
                 ids = client.original_ids(spec, part, np.arange(low, high))
-                writer.save(f"t{index}/ids-{part}.npy", ids)
-                dtype, shape = storage_dtype(spec.dtype), (high - low, *spec.shape)
-                with writer.array(f"t{index}/rows-{part}.npy", dtype, shape) as file:
-                    for piece in _pieces(len(ids), spec):
-                        file.append(tensor.read(ids[piece]))
-        return {path: dataclasses.asdict(written) for path, written in writer.written.items()}
+                path = f"t{index}/ids-{part}.npy"
+                written[path] = write_array(folder, path, ids.dtype, ids.shape, [ids])
+                path, shape = f"t{index}/rows-{part}.npy", (high - low, *spec.shape)
+                rows = tensor.rows_of_part(part, _BYTES_AT_ONCE)
+                written[path] = write_array(folder, path, storage_dtype(spec.dtype), shape, rows)
+    return {path: dataclasses.asdict(file) for path, file in written.items()}
 
 
 def _finish(root: Path, temporary: Path, content: dict[str, Any]) -> None:
@@ -160,11 +166,7 @@ def _finish(root: Path, temporary: Path, content: dict[str, Any]) -> None:
     with PrivateFolder.open(temporary) as opened:
         for path, written in content["files"].items():
             if opened.size(path) != written["bytes"]:
-                raise FolderError(
-                    f"'{path}' is not in '{temporary}' as it was written: all machines must share "
-                    "the storage of a checkpoint"
-                )
-        shutil.rmtree(opened.path / ATTEMPTS, ignore_errors=True)
+                raise FolderError(f"'{path}' is not in '{temporary}' as it was written: {_SHARED}")
         with opened.create(CHECKPOINT_FILE) as file:
             file.write(json.dumps(content, indent=1).encode())
             file.flush()
@@ -185,24 +187,22 @@ def load(
     saved: Checkpoint,
     folder: str | os.PathLike[str],
 ) -> None:
-    """Send this trainer's servers their rows of a checkpoint. All trainers call it together.
+    """Send servers the rows of a checkpoint. All trainers call it together, and share the files.
+
+    A damaged range of rows is noticed before these rows are sent. Others may have been sent then.
 
     Raises:
         FolderError: a file is missing or damaged, or does not fit its tensor.
     """
-    _check_files(folder, saved, slice(client.rank, None, client.num_trainers))
-    client.meet(None)  # nothing is changed before all files have been checked
-    is_own = np.isin(np.arange(client.meta.num_parts), client.own_parts)
+    share = slice(client.rank, None, client.num_trainers)
+    _check_ids(folder, saved, share)
+    client.meet(None)  # rows of wrong ids are written nowhere
     pushes: deque[Push] = deque()
     for index, tensor in enumerate(tensors):
-        bounds = client.bounds_of(tensor.spec)
-        for ids, rows in _read_rows(folder, saved, index, tensor):
+        for ids, rows in _read_rows(folder, saved, index, tensor, share):
             check_range(ids, len(tensor), f"ids of '{tensor.name}' in '{folder}'")
-            positions = client.positions(tensor.spec, ids)
-            here = is_own[np.searchsorted(bounds, positions, side="right") - 1]
-            if here.any():
-                pushes.append(tensor.write(ids[here], rows[here]))
-            if len(pushes) > 1:  # the next piece is read while the server has this one
+            pushes.append(tensor.write(ids, rows))
+            if len(pushes) > 1:  # the next rows are read while servers have these
                 pushes.popleft().wait()
     for push in pushes:
         push.wait()
@@ -234,50 +234,64 @@ def read_checkpoint(folder: str | os.PathLike[str]) -> Checkpoint:
 
 
 def _read_rows(
-    folder: str | os.PathLike[str], checkpoint: Checkpoint, index: int, tensor: GraphTensor
+    folder: str | os.PathLike[str],
+    checkpoint: Checkpoint,
+    index: int,
+    tensor: GraphTensor,
+    share: slice,
 ) -> Iterator[tuple[Int64Array, Array]]:
-    """Yield ids and rows of a tensor, piece by piece, from all files.
+    """Yield ids and rows of a share of the ranges of a tensor's files.
+
+    A row belongs to the range in which it begins.
 
     Raises:
         FolderError: a file is missing, damaged, or does not fit the tensor.
     """
-    spec, count = tensor.spec, 0
+    spec, count, tasks = tensor.spec, 0, []
+    dtype, shape, row_bytes = storage_dtype(spec.dtype), tuple(spec.shape), spec.rows.nbytes
+    ids_of: dict[str, tuple[Int64Array, int]] = {}
     for part in range(checkpoint.num_parts):
         ids = _mapped(folder, checkpoint, f"t{index}/ids-{part}.npy", np.dtype(np.int64), ())
-        rows = _mapped(
-            folder,
-            checkpoint,
-            f"t{index}/rows-{part}.npy",
-            storage_dtype(spec.dtype),
-            tuple(spec.shape),
-        )
+        path = f"t{index}/rows-{part}.npy"
+        rows = _mapped(folder, checkpoint, path, dtype, shape)
         if len(ids) != len(rows):
             raise FolderError(f"'{folder}' has {len(rows)} rows for {len(ids)} ids of one tensor")
         count += len(ids)
-        for piece in _pieces(len(ids), spec):
-            yield np.array(ids[piece]), rows[piece]
+        known = checkpoint.files[path]
+        ids_of[path] = ids, known.bytes - rows.nbytes
+        tasks += [(path, known, i) for i in range(len(known.ranges))]
     if count != len(tensor):
         raise FolderError(
             f"'{folder}' has {count} rows of '{tensor.name}', and the graph {len(tensor)}"
         )
+    for path, first, content in read_ranges(Path(folder), tasks[share], row_bytes):
+        ids, begin = ids_of[path]
+        size = min(len(content), RANGE_BYTES)
+        low, high = (
+            min(max(-(-(at - begin) // max(row_bytes, 1)), 0), len(ids))
+            for at in (first, first + size)
+        )
+        at = begin + low * row_bytes - first
+        for piece in _pieces(high - low, spec):
+            rows = content[at + piece.start * row_bytes : at + piece.stop * row_bytes].view(dtype)
+            of_rows = np.array(ids[low + piece.start : low + piece.stop])
+            yield of_rows, rows.reshape(len(of_rows), *shape)
 
 
-def _check_files(folder: str | os.PathLike[str], checkpoint: Checkpoint, share: slice) -> None:
-    """Compare checksums of a share of the files.
+def _check_ids(folder: str | os.PathLike[str], checkpoint: Checkpoint, share: slice) -> None:
+    """Compare checksums of a share of the ranges of the files of ids.
 
     Raises:
         FolderError: a file is missing or damaged.
     """
-    for path in sorted(checkpoint.files)[share]:
-        known = checkpoint.files[path]
-        try:
-            with (Path(folder) / path).open("rb") as file:
-                size = os.fstat(file.fileno()).st_size
-                digests = hash_ranges(file.fileno(), size) if size == known.bytes else []
-        except OSError as error:
-            raise FolderError(f"'{path}' of checkpoint '{folder}': {error.strerror}") from None
-        if digests != known.ranges:
-            raise FolderError(f"'{path}' of checkpoint '{folder}' is damaged")
+    tasks = [
+        (path, known, i)
+        for path, known in sorted(checkpoint.files.items())
+        if "/ids-" in path
+        for i in range(len(known.ranges))
+    ]
+    for _ in read_ranges(Path(folder), tasks[share], 0):
+        pass
 
 
 def _mapped(
@@ -289,7 +303,12 @@ def _mapped(
 ) -> Array:
     if path not in checkpoint.files:
         raise FolderError(f"checkpoint '{folder}' does not list '{path}'")
-    array: Array = load_npy(Path(folder) / path, "r")
+    try:
+        array: Array = load_npy(Path(folder) / path, "r")
+    except (OSError, ValueError) as error:
+        raise FolderError(f"'{path}' of checkpoint '{folder}': {error}") from None
+    if checkpoint.files[path].bytes != (Path(folder) / path).stat().st_size:
+        raise FolderError(f"'{path}' of checkpoint '{folder}' is damaged: its size has changed")
     if array.dtype != dtype or array.shape[1:] != shape or array.ndim != 1 + len(shape):
         raise FolderError(f"'{path}' of checkpoint '{folder}' has another dtype or shape")
     return array

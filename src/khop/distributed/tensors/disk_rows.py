@@ -81,11 +81,11 @@ class DiskRows:
             raise ValueError(f"a cache of {cache_bytes} bytes has fewer than 8 blocks")
         os.posix_fallocate(file, 0, num_blocks * block_bytes)  # no write can lack space later
         self._row_bytes = row_bytes
-        self._blocks = _aligned(capacity, block_bytes)
+        self._blocks = aligned_blocks(capacity, block_bytes)
         self._slots = self._blocks.reshape(capacity * self._per_block, padded)
         at_once = max(_BYTES_AT_ONCE // block_bytes, 1)
         self.most_rows = max(min(capacity // 2, at_once), 1)
-        self._leaving = _aligned(min(self.most_rows, capacity), block_bytes)
+        self._leaving = aligned_blocks(min(self.most_rows, capacity), block_bytes)
         self._plan = _native.WriteBackCache(num_blocks, capacity)
         self._reads = _native.DirectReads(file, 0, block_bytes, num_blocks)
         self._reads.set_gap(0)
@@ -160,20 +160,27 @@ class DiskRows:
         self._file.close()
 
 
-def _aligned(count: int, nbytes: int) -> Array:
+def aligned_blocks(count: int, nbytes: int) -> Array:
     """Return [count, nbytes] uint8 that begins at a page."""
     mapping = mmap.mmap(-1, count * nbytes, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     return np.frombuffer(mapping, np.uint8).reshape(count, nbytes)
 
 
-def _direct_sector(file: int) -> int:
-    """Have a file written past the page cache, and return the bytes that writes must be of.
+def use_direct(file: int) -> bool:
+    """Have a file read and written past the page cache. Return False if that is not possible.
 
     File systems in memory have a page cache alone.
     """
-    flags = fcntl.fcntl(file, fcntl.F_GETFL)
     with contextlib.suppress(OSError):
-        fcntl.fcntl(file, fcntl.F_SETFL, flags | os.O_DIRECT)
+        fcntl.fcntl(file, fcntl.F_SETFL, fcntl.fcntl(file, fcntl.F_GETFL) | os.O_DIRECT)
+        return True
+    return False
+
+
+def _direct_sector(file: int) -> int:
+    """Have a file written past the page cache, and return the bytes that writes must be of."""
+    flags = fcntl.fcntl(file, fcntl.F_GETFL)
+    if use_direct(file):
         sector = memoryview(mmap.mmap(-1, _PAGE))
         for nbytes in (_SECTOR, _PAGE):
             with contextlib.suppress(OSError):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -160,6 +160,21 @@ class GraphTensor(TensorView):
         """
         parts = range(len(self._bounds) - 1)
         return [self._shared[p] for p in parts] if len(self._shared) == len(parts) else []
+
+    def rows_of_part(self, part: int, nbytes: int) -> Iterator[Array]:
+        """Yield the rows of a part in their order, in pieces of about `nbytes`.
+
+        Rows in memory of this host are one piece, which is not copied.
+
+        :meta private:
+        """
+        if part in self._shared:
+            yield self._shared[part]
+            return
+        low, high = self._bounds[part : part + 2]
+        count = max(nbytes // max(self.spec.rows.nbytes, 8), 1)
+        for first in range(low, high, count):
+            yield self.read_at(np.arange(first, min(first + count, high)))
 
     def release_memory(self) -> None:
         """Unmap the memory of servers.
