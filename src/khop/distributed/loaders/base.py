@@ -20,6 +20,7 @@ from khop.distributed.loaders.backends import RowCaching, create_backend
 from khop.distributed.loaders.collate import Assembler, Tensors, batch_edge_types, to_tensors
 from khop.distributed.loaders.device_transfer import DeviceTransfer, PendingTransfer, TargetDevice
 from khop.distributed.loaders.loader_options import LoaderOptions
+from khop.distributed.loaders.opened_pack import checked_pack, report_unpacked
 from khop.distributed.loaders.virtual_shares import (
     VirtualShares,
     agreed_number,
@@ -38,6 +39,7 @@ from khop.loader.iteration.virtual_cursor import VirtualCursor, VirtualProgress
 from khop.loader.iteration.virtual_ranks import VirtualRanks
 from khop.metrics.loader_stats import StatsAccumulator
 from khop.sampler.plan import EpochPlan, epoch_order, seeds_of as positions_of
+from khop.storage.pack import Pack
 from khop.trace.clock import BatchTimings
 from khop.typing import Array, Int64Array, NodeType
 
@@ -55,7 +57,7 @@ class DistLoader(StatefulLoader, abc.ABC):
         lists: lengths of the seed lists, one list per graph server. If None, there is one list.
 
     Raises:
-        ValueError, TypeError: bad options.
+        ValueError, TypeError: bad options, or a pack of another loader.
         RendezvousError: trainers do not agree or do not arrive.
     """
 
@@ -104,6 +106,9 @@ class DistLoader(StatefulLoader, abc.ABC):
             self._plan = replace(self._plan, num_batches_asked=self._virtual.num_batches)
         elif options["even_batches"] and context.world_size > 1:
             self._plan = _agree_on_batches(context, self._plan, options["drop_last"])
+        self._pack: Pack | None = None
+        if options["packed"] is not None:
+            self._pack = checked_pack(options["packed"], data, self._identities())
         self._backend = create_backend(
             data,
             spec,
@@ -112,6 +117,7 @@ class DistLoader(StatefulLoader, abc.ABC):
             self._weights,
             self._transfer,
             RowCaching.of(options["cache_memory"], options["lookahead"]),
+            self._pack,
         )
         self._tally = StatsAccumulator(self._backend.num_samplers)
 
@@ -198,6 +204,8 @@ class DistLoader(StatefulLoader, abc.ABC):
 
     def _open(self, progress: EpochProgress) -> BackendBatches:
         """Return the source of an epoch's batches, from the first undelivered one on."""
+        if self._pack is not None:
+            report_unpacked(self._pack, progress.run_key)
         return BackendBatches(self, progress)
 
     @property

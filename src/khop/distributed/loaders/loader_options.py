@@ -6,6 +6,7 @@ checks of it. Runs in trainers.
 
 from __future__ import annotations
 
+import os
 from typing import Annotated, Literal, TypedDict
 
 import torch
@@ -186,6 +187,16 @@ class ResourceGroup(TypedDict, total=False):
             "batches, 0 to 64, that a sampler has drawn beyond the one whose rows it requests. "
             "Without its rows a batch takes little memory. If None, 8, or more small batches: "
             "until they need four times the rows of the cache.",
+        ),
+    ]
+    packed: Annotated[
+        str | os.PathLike[str] | None,
+        Option(
+            None,
+            "path of a pack, which `khop pack` or `pack_epochs` has made for a loader with the "
+            "same arguments. Rows of its epochs are read from it in sequence. Batches are the "
+            "same. Other epochs read the folder, with a warning in the log (`epoch-not-packed`). "
+            "If None, all rows are read from the folder.",
         ),
     ]
 
