@@ -3,6 +3,7 @@
     python benchmarks/disk.py                     # papers100M's shape x 0.02, some minutes, as root
     python benchmarks/disk.py --scale 0.1 --share 0.2 --batches 100
     python benchmarks/disk.py --structure --scale 0.1   # neighbours and edge ids, not features
+    python benchmarks/disk.py --pack --cases 'in memory;pack;direct'
 
 Rows get `--share` of the features' bytes. What structure and process need is measured first, in a
 cgroup without a limit and with batches without features, and is added to the limit. Each case is a
@@ -14,6 +15,9 @@ features in a `np.memmap`, and khop's sampler.
 
 With `--structure` batches have no features. Neighbours and ids of edges get `--share` of theirs.
 The floor has the blocks of 4 kB that Belady's cache would have to read.
+
+With `--pack` the case 'pack' reads rows of a pack, nine tenths of whose memory is for hot rows. Its
+floor is their other bytes at the disk's rate in sequence.
 """
 
 from __future__ import annotations
@@ -95,12 +99,37 @@ def run_case(options: argparse.Namespace, case: str, limit: int | None) -> dict[
         for name in ("folder", "batch_size", "fanouts", "batches", "seconds", "skip", "cache"):
             command += [f"--{name.replace('_', '-')}", str(getattr(options, name))]
         command += ["--structure"] * options.structure
+        if case == "pack":
+            drop_pages(pack_of(options))
         ended = subprocess.run(command, capture_output=True, text=True, check=False)
         if ended.returncode:
             return {"case": case, "error": ended.stderr.strip()[-300:]}
         found: dict[str, Any] = json.loads(ended.stdout.splitlines()[-1])
         found["peak"] = int((path / "memory.max_usage_in_bytes").read_text())
         return found
+
+
+def pack_of(options: argparse.Namespace) -> Path:
+    """Return the path of the pack of the folder."""
+    return Path(f"{options.folder}.pack")
+
+
+def make_pack(options: argparse.Namespace) -> float:
+    """Pack an epoch. Print its size and time, and return its bytes per batch without hot rows."""
+    root, hot = str(options.folder), str(int(0.9 * options.cache))
+    command = [sys.executable, "-m", "khop", "pack", root, str(pack_of(options)), "--seed", "1"]
+    command += ["--fanout", options.fanouts, "--batch-size", str(options.batch_size)]
+    command += ["--attr", "x", "--hot-memory", hot, "--overwrite", "--json"]
+    began = time.perf_counter()
+    ended = subprocess.run(command, check=True, capture_output=True, text=True)
+    seconds, found = time.perf_counter() - began, json.loads(ended.stdout)
+    per_batch: float = found["packed_rows"] * 4 * WIDTH / found["batches"]
+    share, mebibytes = found["packed_rows"] / found["rows"], found["nbytes"] / 2**20
+    print(
+        f"pack: {found['batches']:,} batches, {mebibytes:,.0f} MiB in {seconds:.0f} s, "
+        f"{share:.1%} of the rows in sequence"
+    )
+    return per_batch
 
 
 def loader_of(options: argparse.Namespace, case: str) -> DistNeighborLoader:
@@ -111,15 +140,15 @@ def loader_of(options: argparse.Namespace, case: str) -> DistNeighborLoader:
     elif case == "direct":
         load = {"features_on_disk": ["x"], "disk_memory": options.cache}
     dataset = DistDataset().load(options.folder, **load)
-    seeds = torch.from_numpy(dataset.split("node", "train_mask"))
     return DistNeighborLoader(
         dataset,
         fanouts_of(options),
-        dataset.to_original_ids(seeds.numpy(), "node"),
+        "train_mask",
         batch_size=options.batch_size,
         shuffle=True,
         seed=1,
         collect_features=case != "bare" and not options.structure,
+        packed=pack_of(options) if case == "pack" else None,
     )
 
 
@@ -293,6 +322,7 @@ def main(options: argparse.Namespace) -> None:
         f"files {nbytes / 2**20:,.0f} MiB, their cache gets {options.cache / 2**20:,.0f} MiB, "
         f"structure, process and batches {rest:,.0f} MiB; {bare['rows']:,.0f} rows per batch"
     )
+    packed_bytes = make_pack(options) if options.pack else 0.0
     times: dict[str, list[float]] = {}
     for turn in range(options.turns):
         rate = rates(file)
@@ -303,6 +333,12 @@ def main(options: argparse.Namespace) -> None:
             f"per batch take {1e3 * floor:.1f} ms"
         )
         times.setdefault("floor", []).append(floor)
+        if options.pack:
+            sequence = packed_bytes / rate["sequence"]
+            print(
+                f"{packed_bytes / 2**20:.2f} MiB of a pack per batch take {1e3 * sequence:.1f} ms"
+            )
+            times.setdefault("floor of the pack", []).append(sequence)
         cases = [c for c in options.cases.split(";") if c != "PyG" or not options.structure]
         for case in cases:
             found = run_case(options, case, None if case == "in memory" else limit)
@@ -321,8 +357,14 @@ def main(options: argparse.Namespace) -> None:
                 flush=True,
             )
     medians = {case: statistics.median(values) for case, values in times.items()}
-    mapped = min(medians[c] for c in medians if c.startswith("mapped") or c == "MADV_RANDOM")
-    bound = max(medians.get("in memory", 0), medians["floor"])
+    compared = [medians[c] for c in medians if c.startswith("mapped") or c == "MADV_RANDOM"]
+    mapped, in_memory = min(compared, default=0.0), medians.get("in memory", 0)
+    bound = max(in_memory, medians["floor"])
+    if "pack" in medians:
+        sequence = max(in_memory, medians["floor of the pack"])
+        print(
+            f"pack / max(in memory, bytes at the sequential rate): {medians['pack'] / sequence:.2f}"
+        )
     print("| case | ms per batch | the better of mapped / this | this / max(in memory, floor) |")
     print("|---|---|---|---|")
     for case, value in medians.items():
@@ -334,6 +376,7 @@ if __name__ == "__main__":
     parser.add_argument("--folder", default="/tmp/khop-disk-bench")
     parser.add_argument("--scale", type=float, default=0.02)
     parser.add_argument("--structure", action="store_true", help="of neighbours, not features")
+    parser.add_argument("--pack", action="store_true", help="also pack an epoch and read it")
     parser.add_argument("--order", default="original", help="of nodes: see `khop partition`")
     parser.add_argument("--share", type=float, default=0.2)
     parser.add_argument("--batch-size", type=int, default=256)

@@ -74,6 +74,11 @@ RUNS = [
         "--edge-type 'node to node'"
         for reduce in ("sum", "mean", "min", "max")
     ),
+    "pack ring_parts {out} --seed 1 --attr x --debug",
+    "pack ring_parts {out} --seed 1 --attr x --epochs 2 --fanout 2,-1 --batch-size 4 --in-order "
+    "--split train_mask --seed-type node --drop-last --replace --no-edges --hot-memory 1MB "
+    "--memory 1MB --max-bytes 1MB --plan --json",
+    "pack ring_parts packed --seed 1 --attr x --overwrite --quiet",
     "convert parts {out} --to distdgl --graph-name ring --debug",
     "convert parts {out} --quiet",
     "convert parts {out} --feature-dtype edge_weight=float8 --deliver float32 --quiet",
@@ -247,8 +252,10 @@ def root(tmp_path_factory):
         ring = Data(edge_index=torch.from_numpy(edges), num_nodes=40)
         ring.edge_weight, ring.edge_time = torch.ones(40), torch.arange(40)
         khop.partition_graph(ring, root / name, 2)
-    ring.x = torch.ones(40, 2)
+    ring.x, ring.train_mask = torch.ones(40, 2), torch.arange(40) < 9
     khop.partition_graph(ring, root / "ring_parts", 2)
+    packed = ["pack", str(root / "ring_parts"), str(root / "packed"), "--seed", "1", "--attr", "x"]
+    assert main(packed) == 0
     to_distdgl(root / "parts", root / "dgl", graph_name="ring")
     earlier_folders(root / "versions")
     for options in ([], ["--add", "gone"]):

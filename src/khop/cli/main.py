@@ -27,6 +27,7 @@ COMMANDS = {
     "repartition": "cut a partition folder's graph again, without its original input",
     "convert": "write a partition folder of DistDGL as one of khop, or the other way",
     "propagate": "add sums or means of neighbours' attributes to a partition folder",
+    "pack": "write the rows of a loader's next epochs in the order in which they are read",
     "inspect": "summarise a partition folder, as text, JSON or a picture",
     "verify": "check every byte, count and range of a partition folder",
     "keygen": "make the keys of a job whose graph servers stand apart",

@@ -13,7 +13,7 @@ from khop.log import printable
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `khop verify` to its parser."""
     own = Arguments(parser)
-    own.word("folder", "FOLDER", "a partition folder")
+    own.word("folder", "FOLDER", "a partition folder, or a pack of `khop pack`")
     own.value("--jobs", "N", "threads (default: one for each core, at most 8)", int)
     own.value(
         "--tmp",
@@ -27,10 +27,18 @@ def run(arguments: argparse.Namespace) -> int:
     """Check a partition folder and print every problem. Return 1 if there are any, else 0."""
     from khop.partition import PartitionFolder, verify_folder
     from khop.storage.folder import check_is_folder
+    from khop.storage.pack import Pack, is_pack
 
-    check_is_folder(arguments.folder)
+    pack = Pack(arguments.folder) if is_pack(arguments.folder) else None
+    if pack is None:
+        check_is_folder(arguments.folder)
     with progress_bar() as progress:
-        problems = verify_folder(arguments.folder, progress, jobs=arguments.jobs, tmp=arguments.tmp)
+        if pack is not None:
+            problems = pack.problems()
+        else:
+            problems = verify_folder(
+                arguments.folder, progress, jobs=arguments.jobs, tmp=arguments.tmp
+            )
     if arguments.json:
         print(json.dumps({"folder": arguments.folder, "problems": problems}))
         return 1 if problems else 0
@@ -39,6 +47,9 @@ def run(arguments: argparse.Namespace) -> int:
     if problems:
         print(f"{len(problems)} problem{'s' if len(problems) > 1 else ''} found")
         return 1
+    if pack is not None:
+        print(f"{printable(str(pack.root))}: a pack of {len(pack.meta.files)} files, all sound")
+        return 0
     folder = PartitionFolder(arguments.folder)
     count = f"{folder.num_parts} parts, {len(folder.files) + 1} files"
     print(f"{printable(str(folder.root))}: {count}, all sound")

@@ -54,6 +54,7 @@ class DiskCounts(NamedTuple):
         lru_missed: rows that a cache of as many rows would not have had that keeps the rows of the
             last uses (LRU). An estimate by a sample of the rows for caches of more than 32,768.
         sieve_missed: the same for a cache by the rule SIEVE.
+        packed: rows of `asked` that came from a pack (`khop.storage.pack`).
 
     Example:
         >>> khop.data.direct_reads.DiskCounts(asked=4, missed=2, reads=1, nbytes=4096).missed
@@ -68,10 +69,15 @@ class DiskCounts(NamedTuple):
     edge_values_missed: int = 0
     lru_missed: int = 0
     sieve_missed: int = 0
+    packed: int = 0
 
     def of_structure(self) -> DiskCounts:
         """Return the counts of rows as counts of the graph's structure."""
         return DiskCounts(0, 0, self.reads, self.nbytes, self.asked, self.missed)
+
+    def plus(self, other: DiskCounts | None) -> DiskCounts:
+        """Return the sum with other counts, if there are any."""
+        return self if other is None else DiskCounts(*map(operator.add, self, other))
 
     def since(self, before: DiskCounts) -> DiskCounts:
         """Return the difference to earlier counts."""
@@ -132,6 +138,7 @@ class ProcessReads:
         num_rows: number of rows.
         memory: bytes of the cache, of batches that are read ahead, and of reads in flight.
         use_ring: whether to use io_uring where it is allowed.
+        keeps_rows: whether rows may be needed again. If not, all memory is for reading ahead.
 
     Attributes:
         event: descriptor that is readable when a read has landed.
@@ -146,6 +153,7 @@ class ProcessReads:
         num_rows: int,
         memory: int,
         use_ring: bool = True,
+        keeps_rows: bool = True,
     ) -> None:
         self._owner = os.getpid()
         self._path, self._row, self._num_rows = path, row, num_rows
@@ -153,10 +161,10 @@ class ProcessReads:
         is_narrow = row.nbytes < NARROW_BYTES
         pool = _NARROW_POOL_BYTES if is_narrow else _POOL_BYTES
         left = max(0, memory - pool)
-        of_blocks = left if is_narrow else 0
+        of_blocks = left if is_narrow and keeps_rows else 0
         left -= of_blocks
         # An eighth of the memory is for batches that are read ahead, if any are announced.
-        self._most_early, self._early = left // 8, 0
+        self._most_early, self._early = left // 8 if keeps_rows else left, 0
         self._native = _native.DirectReads(
             descriptor,
             begin,
@@ -172,7 +180,8 @@ class ProcessReads:
         self.event = self._native.event
         self._lock = threading.Lock()
         self._is_closed = False
-        of_rows = 0 if is_narrow else rows_in_memory(memory, row.nbytes)
+        is_cached = keeps_rows and not is_narrow
+        of_rows = rows_in_memory(memory, row.nbytes) if is_cached else 0
         capacity = min(of_rows, num_rows, 1 << 30)
         self._cache = _native.LookaheadCache(capacity) if capacity else None
         # Other rules would read nothing ahead.

@@ -38,6 +38,7 @@ class DiskOptions(NamedTuple):
         cache_memory: bytes of a process for all of these attributes, see `rows_on_disk`.
         engine: one of `ENGINES`.
         structure: whether neighbours and edge ids are read so, too.
+        keeps_rows: whether rows may be needed again, as opposed to rows of a pack.
 
     Example:
         >>> khop.data.direct_rows.DiskOptions(("x",), 1 << 30).among(4).cache_memory
@@ -48,6 +49,7 @@ class DiskOptions(NamedTuple):
     cache_memory: int
     engine: str = "auto"
     structure: bool = False
+    keeps_rows: bool = True
 
     @classmethod
     def of(
@@ -187,6 +189,7 @@ class DirectRows(RowStore):
                     self.num_rows,
                     self.options.cache_memory,
                     self.options.engine == "auto",
+                    self.options.keeps_rows,
                 )
             return self._reads
 

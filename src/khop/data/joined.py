@@ -84,6 +84,10 @@ class JoinedFeature(_View):
         _native.gather_parts(self._arrays, rows.astype(np.int64, copy=False), out)
         return out
 
+    def expect(self, ids: Int64Array) -> None:
+        for store, rows, _ in self._split(ids):
+            store.expect(rows.astype(np.int64, copy=False))
+
     def _split(self, rows: IntArray) -> Iterable[_Piece]:
         """Divide requested rows by store: yield one piece per store that has some of them."""
         holders = np.searchsorted(self._bounds, rows, side="right") - 1

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from functools import cached_property
-from typing import NamedTuple
+from collections.abc import Callable
+from functools import cached_property, partial
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -45,6 +46,10 @@ class RowFormat(NamedTuple):
     def empty(self, count: int) -> Array:
         """Return an uninitialised array of `count` rows. bfloat16 is uint16, as NumPy has none."""
         return np.empty((count, *self.shape), storage_dtype(self.dtype))
+
+
+Writer: TypeAlias = Callable[[Array, Int64Array | None], object]
+"""Function that writes rows to `positions` of `out`, or in order if `positions` is None."""
 
 
 class RowStore(ABC):
@@ -170,6 +175,17 @@ class RowStore(ABC):
                 f"'{type(ticket).__name__}')"
             )
         return out, ticket
+
+    def start_written(self, rows: IntArray) -> tuple[Writer, Ticket | None]:
+        """Start to read rows, for one write to their positions in an array.
+
+        Returns:
+            Function that writes the rows once the ticket is done, and the ticket. See `start`.
+
+        :meta private:
+        """
+        values, ticket = self.start(rows)
+        return partial(_native.gather, values, None), ticket
 
     def gather(
         self,

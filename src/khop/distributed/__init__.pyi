@@ -33,6 +33,7 @@ from khop.distributed.loaders.neighbor_loader import (
     DistNeighborLoader as DistNeighborLoader,
     DistSubGraphLoader as DistSubGraphLoader,
 )
+from khop.distributed.loaders.packing import PackSummary as PackSummary, pack_epochs as pack_epochs
 from khop.distributed.loaders.partition_sampler import PartitionSampler as PartitionSampler
 from khop.distributed.loaders.split import link_split as link_split, node_split as node_split
 from khop.distributed.options import (

@@ -43,7 +43,8 @@ class LoaderStats:
             these that were 'missed' by the cache, 'reads' of the disk and their 'bytes'. The rules
             of `other_rules` would have missed 'lru_missed' and 'sieve_missed'. With
             `structure_on_disk`, neighbours, ids of edges and so on count as 'edge_values'. The
-            cache had all of them but 'edge_values_missed'.
+            cache had all of them but 'edge_values_missed'. 'packed' rows of those asked for came
+            from a pack (`packed`).
         other_rules: rows of other partitions that the cache (`cache_memory`) would have requested
             by other rules: 'lru_missed' (the last uses stay) and 'sieve_missed' (SIEVE). It has
             requested `rows['remote']`. Estimates by a sample of the rows for large caches.
@@ -202,6 +203,8 @@ def _disk_text(disk: Mapping[str, int]) -> str:
         if asked:
             share = f"{missed:,} ({missed / asked:.1%})"
             rules = _rules_text(asked, disk) if name == "rows" else ""
+            if name == "rows" and disk["packed"]:
+                rules = f"; {disk['packed'] / asked:.1%} of a pack"
             parts.append(f"{asked:,} {name} asked for, {share} not in the cache{rules}")
     return f"{', '.join(parts)}: {disk['reads']:,} reads of {human_bytes(disk['bytes'])}"
 
@@ -385,6 +388,7 @@ def _add_loader(families: Families, stats: LoaderStats, labels: Labels) -> None:
         ("disk_missed_rows", "Rows of these that were not in the cache.", counted["missed"]),
         ("disk_reads", "Reads of the disk past the page cache.", counted["reads"]),
         ("disk_bytes", "Bytes of these reads.", counted["bytes"]),
+        ("disk_packed_rows", "Rows of these that came from a pack.", counted["packed"]),
         ("disk_lru_missed", "Misses by LRU, with as many rows.", counted["lru_missed"]),
         ("disk_sieve_missed", "Misses by SIEVE.", counted["sieve_missed"]),
         ("remote_lru_missed", "Remote rows by LRU.", stats.other_rules["lru_missed"]),

@@ -36,7 +36,7 @@ REMOTE: Final = 3
 
 DISK = (
     *("asked", "missed", "reads", "bytes", "edge_values", "edge_values_missed"),
-    *("lru_missed", "sieve_missed"),
+    *("lru_missed", "sieve_missed", "packed"),
 )
 """Counts of reads past the page cache."""
 
@@ -91,6 +91,7 @@ class BatchTimings(NamedTuple):
     disk_edge_values_missed: int = 0
     disk_lru_missed: int = 0
     disk_sieve_missed: int = 0
+    disk_packed: int = 0
     lru_missed: int = 0
     sieve_missed: int = 0
 

@@ -35,6 +35,7 @@ from khop.distributed.sampling.process_handle import Standby, start_sampler
 from khop.sampler.methods.modules import modules_of
 from khop.sampler.plan import EpochPlan
 from khop.storage.folder import FolderMeta
+from khop.storage.pack import Pack
 from khop.typing import Array
 
 _DEFAULT_CACHE_BYTES = 256 << 20
@@ -85,6 +86,7 @@ def create_backend(
     caching: RowCaching,
     exchange: Exchanging,
     placing: LoaderPlacement,
+    pack: Pack | None = None,
 ) -> SamplerPool | InProcessBackend:
     """Create what makes a loader's batches: this process, samplers here, or graph servers.
 
@@ -98,11 +100,13 @@ def create_backend(
         caching: cache of rows of other partitions.
         exchange: how this process gets rows of other partitions.
         placing: placement of processes and arenas.
+        pack: rows of the next epochs. If None, there is no pack.
 
     Raises:
         RuntimeError: a device of `worker_devices` cannot be used. The message has the reason.
         ValueError: `worker_devices` names a device, but graph_mode='CPU' for this dataset. Or
-            `cache_memory` is set for a served graph.
+            `cache_memory` is set for a served graph. Or there is a pack, and a device or a server
+            gathers rows.
     """
     if isinstance(data, ServedGraph):
         options = options or RemoteDistSamplingWorkerOptions()
@@ -112,6 +116,8 @@ def create_backend(
                 "cache_memory is for loaders of partitions: samplers of graph servers keep no rows "
                 f"of other partitions (got {caching.nbytes:,} bytes)"
             )
+        if pack is not None:
+            raise ValueError(f"packed is for loaders of partitions here (got '{pack.root}')")
         prepare = placing.preparing(pinning(transfer.target))
         return create_remote_backend(
             data, spec, options, plan, weights, prepare, placing.starting(start_receiver)
@@ -119,9 +125,9 @@ def create_backend(
     assert isinstance(data, DistDataset)
     options = options or CollocatedDistSamplingWorkerOptions()
     if isinstance(options, MpDistSamplingWorkerOptions) and options.num_workers > 0:
-        return _make_samplers(data, spec, options, plan, weights, transfer, caching, placing)
+        return _make_samplers(data, spec, options, plan, weights, transfer, caching, placing, pack)
     limits = caching.share(1), caching.limits(data.meta, spec, plan.batch_size)
-    return exchange.backend(data, spec, weights, options.timeout, limits)
+    return exchange.backend(data, spec, weights, options.timeout, limits, pack)
 
 
 def _make_samplers(
@@ -133,9 +139,12 @@ def _make_samplers(
     transfer: DeviceTransfer,
     caching: RowCaching,
     placing: LoaderPlacement,
+    pack: Pack | None,
 ) -> SamplerPool:
     shared_device = transfer.target.device
     devices = _devices(data, options, shared_device)
+    if pack is not None and any(devices):
+        raise ValueError("samplers on devices map all rows: leave packed or worker_devices out")
     service = data.service()
     endpoints = service.endpoints()
     config = {
@@ -152,12 +161,14 @@ def _make_samplers(
         "concurrency": options.worker_concurrency,
         "graph_mode": data.graph_mode,
         "feature_mode": data.feature_mode,
+        "packed": None if pack is None else str(pack.root),
         "pin_memory": options.pin_memory,
     }
     concurrency, num_workers = options.worker_concurrency, options.num_workers
     is_cached = bool(endpoints) and caching.nbytes != 0 and not any(devices)
     # Batches are drawn ahead for rows of other partitions, and for rows on disk.
-    draws_ahead = is_cached or bool(data.opened.disk and data.opened.disk.names)
+    on_disk = bool(data.opened.disk and data.opened.disk.names)
+    draws_ahead = is_cached or on_disk or pack is not None
     lookahead = caching.limits(data.meta, spec, plan.batch_size) if draws_ahead else (0, 0)
     config["cache_bytes"] = caching.share(num_workers) if is_cached else 0
     config["lookahead"] = lookahead

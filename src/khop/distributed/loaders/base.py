@@ -25,6 +25,7 @@ from khop.distributed.loaders.collate import Assembler, Tensors, batch_edge_type
 from khop.distributed.loaders.device_transfer import DeviceTransfer, PendingTransfer, TargetDevice
 from khop.distributed.loaders.exchange_choice import Exchanging
 from khop.distributed.loaders.loader_options import LoaderOptions
+from khop.distributed.loaders.opened_pack import checked_pack, report_unpacked
 from khop.distributed.loaders.placing import LoaderPlacement
 from khop.distributed.loaders.virtual_shares import VirtualShares, check_virtual_ranks
 from khop.distributed.loaders.widening import Widening, widened_by
@@ -39,6 +40,7 @@ from khop.loader.iteration.virtual_cursor import VirtualCursor, VirtualProgress
 from khop.loader.iteration.virtual_ranks import VirtualRanks
 from khop.metrics.loader_stats import LoaderStats, StatsAccumulator
 from khop.sampler.plan import EpochPlan, epoch_order, seeds_of as positions_of
+from khop.storage.pack import Pack
 from khop.trace.clock import BatchTimings
 from khop.typing import Array, Int64Array, NodeType
 
@@ -56,7 +58,7 @@ class DistLoader(StatefulLoader, abc.ABC):
         lists: lengths of the seed lists, one list per graph server. If None, there is one list.
 
     Raises:
-        ValueError, TypeError: bad options.
+        ValueError, TypeError: bad options, or a pack of another loader.
         RendezvousError: trainers do not agree or do not arrive.
     """
 
@@ -110,6 +112,9 @@ class DistLoader(StatefulLoader, abc.ABC):
             self._plan = agree_on_batches(context, self._plan, options["drop_last"], described)
         num_samplers = getattr(worker_options, "num_workers", 0)
         self._placing = LoaderPlacement(options["placement"], data, self.device, num_samplers)
+        self._pack: Pack | None = None
+        if options["packed"] is not None:
+            self._pack = checked_pack(options["packed"], data, self._identities())
         self._backend = create_backend(
             data,
             spec,
@@ -120,6 +125,7 @@ class DistLoader(StatefulLoader, abc.ABC):
             RowCaching.of(options["cache_memory"], options["lookahead"]),
             exchange,
             self._placing,
+            self._pack,
         )
         self._tally = StatsAccumulator(self._backend.num_samplers)
 
@@ -209,6 +215,8 @@ class DistLoader(StatefulLoader, abc.ABC):
 
     def _open(self, progress: EpochProgress) -> BackendBatches:
         """Return the source of an epoch's batches, from the first undelivered one on."""
+        if self._pack is not None:
+            report_unpacked(self._pack, progress.run_key)
         return BackendBatches(self, progress)
 
     @property

@@ -20,6 +20,7 @@ from khop.distributed.loaders.trainer_group import TrainerGroup, check_initializ
 from khop.distributed.remote.client.served_graph import ServedGraph
 from khop.distributed.rpc.partition_handler import RequestHandler
 from khop.distributed.sampling.pipeline import PipelineSpec
+from khop.storage.pack import Pack
 from khop.storage.part import Part
 from khop.typing import Array
 
@@ -88,19 +89,21 @@ class Exchanging(NamedTuple):
         weights: Mapping[str, Array],
         timeout: float,
         limits: tuple[int, tuple[int, int]],
+        pack: Pack | None,
     ) -> InProcessBackend:
         """Return the maker of batches in this process. All trainers call it together.
 
-        `limits` are the bytes of the cache of rows, and the limits of `lookahead`.
+        `limits` are the bytes of the cache of rows, and the limits of `lookahead`. `pack`
+        has rows of the next epochs.
         """
         part = data.connected_part()
         if not self.is_collective:
             client = data.service().client(timeout)
-            return InProcessBackend(part, spec, client, weights, timeout, *limits)
+            return InProcessBackend(part, spec, client, weights, timeout, *limits, pack)
         service, rank = data.service(), data.context.rank
         answering = [service.answering(user) for user in range(data.context.world_size)]
         if not any(answering):  # all partitions are read from files
-            return InProcessBackend(part, spec, None, weights, timeout, *limits)
+            return InProcessBackend(part, spec, None, weights, timeout, *limits, pack)
         requested = {p for ranks in answering for p, answers in ranks.items() if answers == rank}
         opened = {part.part: part, **part.others}
         handlers = {
@@ -108,4 +111,4 @@ class Exchanging(NamedTuple):
         }
         group = TrainerGroup(data.context, self.group, timeout)
         parts = ExchangedParts(group, handlers, answering[rank])
-        return ExchangeBackend(part, spec, parts, weights, timeout, *limits)
+        return ExchangeBackend(part, spec, parts, weights, timeout, *limits, pack)

@@ -27,6 +27,7 @@ from khop.distributed.sampling.window import SOON_KNOWN
 from khop.forks import check_process
 from khop.sampler.plan import EpochPlan
 from khop.sampler.rows.collect import Allocate, DrawnBatch
+from khop.storage.pack import Pack
 from khop.storage.part import Part
 from khop.trace.clock import BatchTimings, Phase
 from khop.trace.recording import OwnRecords
@@ -48,6 +49,7 @@ class InProcessBackend:
         timeout: seconds that a read of a row store may take.
         cache_bytes: bytes of the cache of other partitions' rows. 0 for no cache.
         lookahead: limits of the number of batches that are drawn ahead if there is a cache.
+        pack: rows of the next epochs. If None, there is no pack.
     """
 
     num_samplers = 0
@@ -63,14 +65,22 @@ class InProcessBackend:
         timeout: float = TIMEOUT,
         cache_bytes: int = 0,
         lookahead: tuple[int, int] = (0, 0),
+        pack: Pack | None = None,
     ) -> None:
         self._client = client
         self._owner = os.getpid()
         self._part, self._reported_disk = part, DiskCounts()
         self._timeout = timeout
         self._records = OwnRecords()
+        self._pack = pack
         self._pipeline = Pipeline(
-            part, spec, client, weights, self._records.clock, cache_bytes=cache_bytes
+            part,
+            spec,
+            client,
+            weights,
+            self._records.clock,
+            cache_bytes=cache_bytes,
+            opened=None if pack is None else pack.rows,
         )
         self._lookahead = lookahead if self._pipeline.is_ordered else (0, 0)
         # Batches that are drawn ahead, in order, and the one whose rows are requested.
@@ -143,7 +153,7 @@ class InProcessBackend:
         return record.layout.read(memory[0])._replace(extras=record.extras or None)
 
     def _made(self, nbytes: int, remote: int, drawn: DrawnBatch) -> BatchTimings:
-        disk = self._part.disk_counts()
+        disk = self._part.disk_counts().plus(None if self._pack is None else self._pack.counts())
         read, self._reported_disk = disk.since(self._reported_disk), disk
         clock = self._records.clock
         return clock.made(nbytes, remote, drawn.reused_bytes, disk=read, rules=drawn.rules)
@@ -231,8 +241,9 @@ class ExchangeBackend(InProcessBackend):
         timeout: float,
         cache_bytes: int,
         lookahead: tuple[int, int],
+        pack: Pack | None,
     ) -> None:
-        super().__init__(part, spec, parts, weights, timeout, cache_bytes, lookahead)
+        super().__init__(part, spec, parts, weights, timeout, cache_bytes, lookahead, pack)
         self._parts = parts
         self._taken: dict[int, int] = {}  # batches of each open epoch
 

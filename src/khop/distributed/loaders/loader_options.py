@@ -6,6 +6,7 @@ checks of it. Runs in trainers.
 
 from __future__ import annotations
 
+import os
 from typing import Annotated, Literal, TypedDict
 
 import torch
@@ -217,6 +218,16 @@ class ResourceGroup(TypedDict, total=False):
             "nothing on machines with one node, in processes that the user has bound, and for "
             "fewer trainers than nodes without GPUs. If None, $KHOP_PLACEMENT, or 'auto'. "
             "Batches are the same with all of them.",
+        ),
+    ]
+    packed: Annotated[
+        str | os.PathLike[str] | None,
+        Option(
+            None,
+            "path of a pack, which `khop pack` or `pack_epochs` has made for a loader with the "
+            "same arguments. Rows of its epochs are read from it in sequence. Batches are the "
+            "same. Other epochs read the folder, with a warning in the log (`epoch-not-packed`). "
+            "If None, all rows are read from the folder.",
         ),
     ]
 

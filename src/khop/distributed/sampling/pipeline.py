@@ -16,6 +16,7 @@ from khop.sampler.drawing.view import GraphView
 from khop.sampler.link_spec import LinkSpec
 from khop.sampler.requests import RemoteParts, SeedSet
 from khop.sampler.rows.collect import Allocate, Collector, CollectSpec, DrawnBatch
+from khop.sampler.rows.row_fetcher import OpenRows
 from khop.sampler.spec import SamplingSpec
 from khop.storage.part import Part
 from khop.trace.clock import Phase, PhaseClock
@@ -77,6 +78,7 @@ class Pipeline:
             parts. If None, the CPU.
         cache_bytes: bytes of the caches of other parts' rows. 0 for no caches. Batches that a
             device gathers have none.
+        opened: opens the rows of an attribute, also of a pack. If None, there is no pack.
     """
 
     def __init__(
@@ -88,12 +90,13 @@ class Pipeline:
         clock: PhaseClock | None = None,
         device: DeviceOfSampler | None = None,
         cache_bytes: int = 0,
+        opened: OpenRows | None = None,
     ) -> None:
         self._spec = spec
         self._clock = clock or PhaseClock()
         arrays = arrays or {}
         self._engine, self._collector = _create_engine(
-            part, spec, remote, device, _labels(arrays), cache_bytes
+            part, spec, remote, device, _labels(arrays), cache_bytes, opened
         )
         self._links: LinkSampler | None = None
         if spec.link is not None:
@@ -161,8 +164,12 @@ class Pipeline:
         """
         self._clock.enter(Phase.GATHERING)
         record = yield from self._collector.collect(drawn, allocate)
-        self._engine.release(drawn.subgraph)
+        self.release(drawn)
         return record
+
+    def release(self, drawn: DrawnBatch) -> None:
+        """Take back the buffers of a drawn batch."""
+        self._engine.release(drawn.subgraph)
 
     def may_write(self, drawn: DrawnBatch) -> bool:
         """Return True if no earlier batch has rows or memory that a requested batch needs."""
@@ -204,13 +211,14 @@ def _create_engine(
     device: DeviceOfSampler | None,
     labels: Mapping[int, Feature],
     cache_bytes: int,
+    opened: OpenRows | None,
 ) -> tuple[Engine, Collector]:
     """Return the engine, which samples neighbours, and the collector, which gathers attributes."""
     for local in (part, *part.others.values()):
         local.caches_edge_ids |= any(spec.collect.with_edge)
     view = GraphView.of_part(part)
     if device is None:
-        collector = Collector(part, spec.collect, remote, labels, cache_bytes)
+        collector = Collector(part, spec.collect, remote, labels, cache_bytes, opened)
         return Engine(view, spec.sampling, remote), collector
     if labels:
         raise ValueError(

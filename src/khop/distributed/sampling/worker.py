@@ -40,6 +40,7 @@ from khop.sampler.methods.modules import import_methods
 from khop.sampler.rows.collect import DrawnBatch
 from khop.storage.folder import PartitionFolder
 from khop.storage.named_stores import NamedStore
+from khop.storage.pack import Pack
 from khop.storage.part import Part
 from khop.trace.clock import BatchTimings, Phase, PhaseClock
 from khop.trace.requests import RequestLog, pack_records
@@ -60,8 +61,8 @@ class Sampler:
         line: the control line.
         config: configuration from the trainer: folder, part, further parts to read (`others`),
             pipeline, modules of users' methods, endpoints, concurrency, cache_bytes, limits of the
-            lookahead. On a device also: its name, the placement of graph and attributes, the
-            description of a device arena.
+            lookahead, path of a pack or None. On a device also: its name, the placement of graph
+            and attributes, the description of a device arena.
         memory: descriptors of the arena's memory, and of the device arena's if it has one.
         arrays: extra arrays of `Pipeline`.
     """
@@ -75,7 +76,7 @@ class Sampler:
     ) -> None:
         self._line = line
         self._page = task_page()
-        device = _device(config)
+        device, packed = _device(config), config.get("packed")
         self._slots = _slots(config, memory, device)
         self._client = _client(config, self._report_lost)
         self._reported_lost: dict[int, float] = {}
@@ -85,8 +86,16 @@ class Sampler:
         self._part = Part(folder, config["part"], config.get("others", ()))
         spec = PipelineSpec.from_json(config["pipeline"])
         self._clock = PhaseClock()
+        self._pack = None if packed is None else Pack(packed)
         self._pipeline = Pipeline(
-            self._part, spec, self._client, arrays, self._clock, device, config["cache_bytes"]
+            self._part,
+            spec,
+            self._client,
+            arrays,
+            self._clock,
+            device,
+            config["cache_bytes"],
+            None if self._pack is None else self._pack.rows,
         )
         self._lookahead: tuple[int, int] = config["lookahead"]  # limits
         self._window = Window(config["concurrency"], self._lookahead[0], self._pipeline.is_ordered)
@@ -309,7 +318,7 @@ class Sampler:
         remote_bytes, self._reported_bytes = received - self._reported_bytes, received
         me = os.getpid()
         overflows = int(slot.own_memory is not None)
-        disk = self._part.disk_counts()
+        disk = self._part.disk_counts().plus(None if self._pack is None else self._pack.counts())
         read, self._reported_disk = disk.since(self._reported_disk), disk
         reused, rules = (0, (0, 0)) if drawn is None else (drawn.reused_bytes, drawn.rules)
         counts = slot.nbytes, remote_bytes, reused, overflows

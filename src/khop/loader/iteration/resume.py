@@ -304,6 +304,13 @@ _POSITION = (
 )
 
 
+def differences(saved: Mapping[str, Any], own: Mapping[str, Any], names: Iterable[str]) -> str:
+    """Describe the values in which a saved fingerprint differs from a loader's own."""
+    return "; ".join(
+        _DESCRIBED.get(name, f"{name}={saved.get(name)!r} (here {own[name]!r})") for name in names
+    )
+
+
 def check_entry(entry: Mapping[str, Any], identity: LoaderFingerprint, is_own: bool = True) -> None:
     """Raise ValueError if a saved entry is damaged, or a loader with another fingerprint wrote it.
 
@@ -323,11 +330,8 @@ def check_entry(entry: Mapping[str, Any], identity: LoaderFingerprint, is_own: b
     wrong = [name for name in names if entry[name] != expected[name]]
     if wrong:
         raise ValueError(
-            "the state is that of another loader, which had "
-            + "; ".join(
-                _DESCRIBED.get(n, f"{n}={entry[n]!r} (here {expected[n]!r})") for n in wrong
-            )
-            + ". Make the loader as it was, or begin anew without the state"
+            f"the state is that of another loader, which had {differences(entry, expected, wrong)}"
+            ". Make the loader as it was, or begin anew without the state"
         )
     for name, limit in (("epochs", None), ("run_key", 2**64), ("delivered", None)):
         value = entry[name]

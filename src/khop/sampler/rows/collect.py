@@ -31,7 +31,7 @@ from khop.sampler.methods.access import Waiting
 from khop.sampler.requests import RemoteParts
 from khop.sampler.rows.row_cache import RowCache, TableSize, capacities
 from khop.sampler.rows.row_fetch import RowFetch, write_rows
-from khop.sampler.rows.row_fetcher import PartRows
+from khop.sampler.rows.row_fetcher import OpenRows, PartRows
 from khop.sampler.spec import MAX_TYPES
 from khop.storage.folder import AttrMeta
 from khop.storage.part import Part
@@ -118,6 +118,7 @@ class Collector:
         labels: {index of a node type: rows of all its nodes, by new id} that the folder does not
             hold. Batches have them as `y`.
         cache_bytes: bytes of the caches of other parts' rows. 0 for no caches.
+        opened: opens the rows of an attribute, also of a pack. If None, there is no pack.
     """
 
     def __init__(
@@ -127,6 +128,7 @@ class Collector:
         remote: RemoteParts | None,
         labels: Mapping[int, Feature] | None = None,
         cache_bytes: int = 0,
+        opened: OpenRows | None = None,
     ) -> None:
         self._part = part
         self._spec = spec
@@ -139,17 +141,12 @@ class Collector:
         meta = part.meta
         node_types = range(len(meta.node_types))[: len(spec.node_attrs)]
         edge_types = range(len(meta.edge_types))[: len(spec.with_edge)]
-        self._tables = [
-            PartRows(part, "node", i, ["id", *self._stored(i)], remote, as_stored=spec.as_stored)
-            for i in node_types
+        named = [("node", i, ["id", *self._stored(i)]) for i in node_types]
+        named += [
+            ("edge", i, ["edge_id", *spec.edge_attrs[i]]) for i in edge_types if spec.with_edge[i]
         ]
-        self._tables += [
-            PartRows(
-                part, "edge", i, ["edge_id", *spec.edge_attrs[i]], remote, as_stored=spec.as_stored
-            )
-            for i in edge_types
-            if spec.with_edge[i]
-        ]
+        how: dict[str, Any] = {"as_stored": spec.as_stored, "opened": opened or Part.feature}
+        self._tables = [PartRows(part, *table, remote, **how) for table in named]
         # Names of their arrays in batches.
         self._names = [
             [f"{t.unit[0]}{t.type_index}.{n}" for n in t.attributes] for t in self._tables
@@ -160,7 +157,9 @@ class Collector:
         counts = capacities(cache_bytes if remote is not None else 0, sizes)
         self._caches = {i: RowCache(self._tables[i], count) for i, count in counts.items()}
         on_disk = set(() if part.folder.disk is None else part.folder.disk.names)
-        self._reads_disk = any(table.attributes.keys() & on_disk for table in self._tables)
+        self._reads_disk = opened is not None or any(
+            table.attributes.keys() & on_disk for table in self._tables
+        )
         # Batches whose rows were requested and are not written, in order. For caches only.
         self._requested: list[DrawnBatch] = []
         self._num_requests = 0

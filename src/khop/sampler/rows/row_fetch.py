@@ -17,6 +17,7 @@ import numpy as np
 
 from khop import _native
 from khop.data import Feature, RowStore
+from khop.data.row_store import Writer
 from khop.data.tickets import Ticket
 from khop.sampler.methods.access import Waiting
 from khop.sampler.replies import check_rows
@@ -65,7 +66,7 @@ class LocalRows(NamedTuple):
     def start_reads(self) -> list[_Read]:
         """Begin to read the rows that are not at hand, each attribute into memory of its own."""
         return [
-            _Read(index, *table.start(self.rows), self.positions)
+            _Read(index, *table.start_written(self.rows), self.positions)
             for index, table in enumerate(self.tables)
             if table is not None and not table.at_hand
         ]
@@ -75,7 +76,7 @@ class _Read(NamedTuple):
     """Read of the rows of attribute number `column`. If `ticket` is None, it is done."""
 
     column: int
-    values: Array
+    writer: Writer
     ticket: Ticket | None
     positions: Int64Array | None
 
@@ -83,7 +84,7 @@ class _Read(NamedTuple):
         """Copy the rows to their positions. Raise the error of a read that failed."""
         if self.ticket is not None:
             self.ticket.result()
-        _native.gather(self.values, None, outs[self.column], self.positions)
+        self.writer(outs[self.column], self.positions)
 
 
 class KeptRows(NamedTuple):

@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TypeAlias
 
 import numpy as np
 
@@ -44,6 +45,9 @@ from khop.typing import Array, Int64Array, IntArray
 # positions, the owner gathers the next. A batch with 67 MB of them takes 0.85 of the processor time
 # that it takes with replies of one frame.
 _REPLY_BYTES = 8 * FRAME_BYTES
+OpenRows: TypeAlias = Callable[[Part, str, int, str], RowStore]
+"""Function that opens the rows of an attribute: part, 'node' or 'edge', type, name."""
+
 _IDS = {"id": AttrMeta.of("int64"), "edge_id": AttrMeta.of("int64")}
 
 
@@ -184,6 +188,7 @@ class PartRows(RowFetcher):
         others: further parts whose files are read here, by number. If None, `home.others`. But rows
             of a user's store are requested then: each owner has a store with its own rows.
         as_stored: fetch encoded rows as they are stored.
+        opened: opens the rows of an attribute, also of a pack.
     """
 
     def __init__(
@@ -195,6 +200,7 @@ class PartRows(RowFetcher):
         remote: RemoteParts | None,
         others: Mapping[int, Part] | None = None,
         as_stored: bool = False,
+        opened: OpenRows = Part.feature,
     ) -> None:
         meta = home.meta.types(unit)[type_index]
         known = {**meta.attrs, **_IDS}
@@ -210,6 +216,7 @@ class PartRows(RowFetcher):
             others = {} if stored else home.others
         self._parts = {**others, home.part: home}
         self._remote = remote
+        self._opened = opened
         self._tables: dict[int, list[RowStore | None]] = {}
         self._whole: list[RowStore | None] | None = None
         self.joins_parts = len(self._parts) == len(meta.bounds) - 1
@@ -229,7 +236,7 @@ class PartRows(RowFetcher):
 
     def open(self, part: Part, name: str) -> RowStore:
         """Return the rows of an attribute in a part."""
-        rows = part.feature(self.unit, self.type_index, name)
+        rows = self._opened(part, self.unit, self.type_index, name)
         return rows.as_stored if self.as_stored else rows
 
     def whole_tables(self) -> Sequence[RowStore | None] | None:
