@@ -79,23 +79,26 @@ def job_ends_early(arguments):
     It leaves the epoch after its second batch. No trainer destroys its process groups.
     """
     loader, rank = join(arguments["root"], batch_size=2), dist.get_rank()
-    done = [Path(arguments["done"] + f".{other}") for other in (0, 1, 2)]
+    killed, error = arguments.get("killed"), None
+    done = [Path(arguments["done"] + f".{other}") for other in (0, 1, 2) if other != killed]
     begin = time.monotonic()
     try:
         for number, batch in enumerate(loader):
             begin = time.monotonic()
-            if number == 3 and rank == arguments.get("killed"):
+            if number == 3 and rank == killed:
                 os.kill(os.getpid(), signal.SIGKILL)
             for layer in batch.layers:
                 layer.sources(batch.x)
             if number == 1 and rank == arguments.get("leaves"):
                 break
-    except RendezvousError as error:
-        done[rank].touch()
-        return {"error": str(error), "after": time.monotonic() - begin}
-    while not all(path.exists() for path in done[:rank] + done[rank + 1 :]):
+    except RendezvousError as raised:
+        error = str(raised)
+    seconds = time.monotonic() - begin
+    Path(arguments["done"] + f".{rank}").touch()
+    end = time.monotonic() + 100
+    while not all(path.exists() for path in done) and time.monotonic() < end:
         time.sleep(0.05)  # so it is not that it has ended which they notice
-    return {"error": None}
+    return {"error": error} if error is None else {"error": error, "after": seconds}
 
 
 def compare(batch, whole):
