@@ -16,8 +16,8 @@ BATCHES = st.lists(st.lists(st.integers(0, 12), max_size=8), max_size=14)
 class StoredRows:
     """The rows that the plan is for: moves ids as rows, and checks each batch's content."""
 
-    def __init__(self, capacity: int) -> None:
-        self.cache = _native.LookaheadCache(capacity)
+    def __init__(self, capacity: int, num_rows: int = 1 << 40) -> None:
+        self.cache = _native.LookaheadCache(capacity, num_rows)
         self.rows = np.full(capacity, -1)
 
     def take(self, number: int, ids: np.ndarray) -> set[int]:
@@ -37,9 +37,11 @@ class StoredRows:
         return set(ids[hits].tolist())
 
 
-def hits_of(batches: list[np.ndarray], capacity: int, window: int) -> list[int]:
+def hits_of(
+    batches: list[np.ndarray], capacity: int, window: int, num_rows: int = 1 << 40
+) -> list[int]:
     """Return the hits per batch with a window of announced batches, which are the oracle's."""
-    plan, oracle, counts = StoredRows(capacity), WindowedBelady(capacity), []
+    plan, oracle, counts = StoredRows(capacity, num_rows), WindowedBelady(capacity), []
     announced = 0
     for i, ids in enumerate(batches):
         while announced < min(i + 1 + window, len(batches)):
@@ -64,6 +66,12 @@ def test_hits_equal_the_oracle(batches, capacity, window):
     hits_of(as_arrays(batches), capacity, window)
 
 
+@given(BATCHES, st.integers(13, 16), st.integers(0, 6))
+def test_hits_of_a_cache_of_all_rows_equal_the_oracle(batches, capacity, window):
+    """Its plan has no uses and no lists."""
+    hits_of(as_arrays(batches), capacity, window, num_rows=13)
+
+
 @given(st.lists(st.lists(st.integers(0, 4), max_size=4), max_size=6), st.integers(0, 3))
 def test_no_cache_has_fewer_misses(batches, capacity):
     """With all batches announced, misses are the fewest that any cache has."""
@@ -82,10 +90,13 @@ def test_hits_of_recorded_batches_equal_the_oracle(window):
     assert sum(hits) > 0
 
 
-@given(BATCHES, st.integers(0, 6), st.randoms(use_true_random=False))
-def test_any_order_of_calls_keeps_the_rows_right(batches, capacity, random):
-    """Batches taken out of turn and forgotten, rows discarded: each batch still gets its rows."""
-    plan, pending = StoredRows(capacity), {}
+@given(BATCHES, st.integers(0, 6), st.sampled_from([5, 1 << 40]), st.randoms(use_true_random=False))
+def test_any_order_of_calls_keeps_the_rows_right(batches, capacity, num_rows, random):
+    """Batches taken out of turn and forgotten, rows discarded: each batch still gets its rows.
+
+    Also if there are more rows than the cache was made for.
+    """
+    plan, pending = StoredRows(capacity, num_rows), {}
     for ids in as_arrays(batches):
         pending[plan.cache.announce(ids)] = ids
         while len(pending) > random.randint(0, 5):

@@ -19,7 +19,7 @@ void bind_cache_model(nb::module_& m) {
             }
             new (self) cpu::CacheModel(capacity, most);
           },
-          nb::arg("capacity"), nb::arg("most") = int64_t{32768},
+          nb::arg("capacity"), nb::arg("most") = int64_t{4096},
           "Models a cache of `capacity` rows exactly, or by a sample of about `most` rows.")
       .def(
           "ask",

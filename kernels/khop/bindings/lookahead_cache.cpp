@@ -1,5 +1,7 @@
 #include "khop/cpu/lookahead_cache.hpp"
 
+#include <limits>
+
 #include "khop/bindings/module.hpp"
 
 namespace khop::bindings {
@@ -24,7 +26,9 @@ void bind_lookahead_cache(nb::module_& m) {
       m, "LookaheadCache",
       "Plan of a cache of rows whose next batches are known: which rows, in which slots. For one "
       "thread at a time.")
-      .def(nb::init<int64_t>(), nb::arg("capacity"))
+      .def(nb::init<int64_t, int64_t>(), nb::arg("capacity"),
+           nb::arg("num_rows") = std::numeric_limits<int64_t>::max(),
+           "Plans a cache of `capacity` rows, of at most `num_rows` that exist.")
       .def(
           "announce",
           [](cpu::LookaheadCache& cache, const In<int64_t>& ids) {

@@ -15,10 +15,13 @@ constexpr int64_t kMaxCapacity = int64_t{1} << 30;
 constexpr int64_t kMaxEntries = std::numeric_limits<int32_t>::max();
 constexpr int64_t kAhead = 16;
 constexpr uint8_t kMaxCount = 63;
+// A queue of more links is compacted when half of them are stale.
+constexpr int64_t kFewLinks = 64;
 
 }  // namespace
 
-LookaheadCache::LookaheadCache(int64_t capacity) : capacity_(capacity) {
+LookaheadCache::LookaheadCache(int64_t capacity, int64_t num_rows)
+    : capacity_(capacity), keeps_all_(num_rows <= capacity) {
   if (capacity < 0 || capacity > kMaxCapacity) {
     throw std::invalid_argument("a cache has 0 to 2^30 rows, not " + std::to_string(capacity));
   }
@@ -34,16 +37,20 @@ void LookaheadCache::clear() {
   uses_.clear();
   table_.resize(int64_t{1} << bits_);
   std::fill_n(table_.data(), table_.size(), -1);
-  entries_.resize(kLevels);
-  for (int32_t i = 0; i < kLevels; ++i) entries_[i] = {-1, i, i, -1, -1, -1, -1, 0, 0, false};
+  entries_.clear();
+  for (Queue& queue : ranks_) queue.clear();
 }
 
 int64_t LookaheadCache::nbytes() const {
   int64_t bytes = entries_.capacity() * static_cast<int64_t>(sizeof(Entry)) +
                   uses_.capacity() * static_cast<int64_t>(sizeof(Use)) +
                   (table_.capacity() + free_slots_.capacity() + missed_.capacity()) * 4;
-  for (const Batch& batch : batches_) bytes += batch.entries.capacity() * 4;
-  for (const Buffer<int32_t>& spare : spare_) bytes += spare.capacity() * 4;
+  for (const Queue& queue : ranks_) bytes += queue.rows.capacity() * 4;
+  for (const auto* batches : {&batches_, &spare_}) {
+    for (const Batch& batch : *batches) {
+      bytes += (batch.entries.capacity() + batch.queue.rows.capacity()) * 4;
+    }
+  }
   return bytes;
 }
 
@@ -55,27 +62,27 @@ int64_t LookaheadCache::announce(const int64_t* ids, int64_t count) {
   const int64_t number = first_batch_ + static_cast<int64_t>(batches_.size());
   Batch& batch = batches_.emplace_back();
   if (!spare_.empty()) {
-    batch.entries = std::move(spare_.back());
+    batch = std::move(spare_.back());
     spare_.pop_back();
   }
   batch.entries.resize(count);
-  batch.head = new_entry(-1);
+  batch.queue.clear();
   batch.is_open = true;
   ++num_open_;
-  entries_[batch.head].next = entries_[batch.head].prev = batch.head;
   for (int64_t i = 0; i < count; ++i) {
     if (i + kAhead < count) prefetch_line(&table_[home(ids[i + kAhead])]);
     if (i + kAhead / 2 < count) {
       const int32_t ahead = table_[home(ids[i + kAhead / 2])];
       if (ahead >= 0) prefetch_line_to_write(&entries_[ahead]);
     }
-    if (i + kAhead / 4 < count) {
+    if (!keeps_all_ && i + kAhead / 4 < count) {
       const int32_t ahead = table_[home(ids[i + kAhead / 4])];
-      if (ahead >= 0) prefetch_neighbors(ahead, entries_[ahead].last_use);
+      const int32_t use = ahead >= 0 ? entries_[ahead].last_use : -1;
+      if (use >= 0) prefetch_line_to_write(&uses_[use]);
     }
     const int32_t entry = find_or_add(ids[i]);
     batch.entries[i] = entry;
-    add_use(entry, number);
+    if (!keeps_all_) add_use(entry, number);
   }
   return number;
 }
@@ -89,11 +96,12 @@ void LookaheadCache::take(int64_t number, Taken& out) {
   out.hit_slots.reserve(count);
   for (int64_t i = 0; i < count; ++i) {
     if (i + kAhead < count) prefetch_line_to_write(&entries_[batch.entries[i + kAhead]]);
-    if (i + kAhead / 2 < count) {
-      const int32_t ahead = batch.entries[i + kAhead / 2];
-      prefetch_neighbors(ahead, entries_[ahead].first_use);
+    if (!keeps_all_ && i + kAhead / 2 < count) {
+      const int32_t use = entries_[batch.entries[i + kAhead / 2]].first_use;
+      if (use >= 0) prefetch_line_to_write(&uses_[use]);
     }
-    if (i + kAhead / 4 < count) {  // an announced row has a use, and perhaps a next one
+    if (!keeps_all_ &&
+        i + kAhead / 4 < count) {  // an announced row has a use, and perhaps a next one
       const int32_t use = entries_[batch.entries[i + kAhead / 4]].first_use;
       const int32_t next = use >= 0 ? uses_[use].next : -1;
       if (next >= 0) prefetch_line(&uses_[next]);
@@ -116,18 +124,24 @@ void LookaheadCache::take(int64_t number, Taken& out) {
       entry.mark = -1;
       out.hit_positions.push_back(i);
       out.hit_slots.push_back(entry.slot);
-      unlink(index);
+      if (!keeps_all_) unlink(index);
     } else {
       entry.mark = static_cast<int32_t>(missed_.size());
       missed_.push_back(index);
       out.misses.push_back(entry.id);
       out.positions.push_back(i);
     }
-    remove_use(index, number);
-    link(index);
+    if (!keeps_all_) {
+      remove_use(index, number);
+      link(index);
+    } else if (!entry.is_ranked && num_ranked_ < capacity_) {
+      entry.is_ranked = true;
+      ++num_ranked_;
+    }
   }
   evict(num_ranked_ - capacity_);
   for (int64_t i = 0; i < missed_.size(); ++i) {
+    if (i + kAhead / 4 < missed_.size()) prefetch_line(&entries_[missed_[i + kAhead / 4]]);
     Entry& entry = entries_[missed_[i]];
     if (entry.is_ranked) {
       if (free_slots_.size() > 0) {
@@ -145,7 +159,7 @@ void LookaheadCache::take(int64_t number, Taken& out) {
 void LookaheadCache::forget(int64_t number) {
   Batch& batch = open_batch(number);
   ++stamp_;
-  for (int64_t i = 0; i < batch.entries.size(); ++i) {
+  for (int64_t i = 0; i < batch.entries.size() && !keeps_all_; ++i) {
     const int32_t index = batch.entries[i];
     Entry& entry = entries_[index];
     if (entry.stamp == stamp_) continue;
@@ -182,9 +196,9 @@ void LookaheadCache::close(int64_t number) {
   Batch& batch = open_batch(number);
   batch.is_open = false;
   --num_open_;
-  spare_.push_back(std::move(batch.entries));
-  entries_[batch.head].next = free_entry_;
-  free_entry_ = batch.head;
+  Batch& spare = spare_.emplace_back();
+  std::swap(spare.entries, batch.entries);
+  std::swap(spare.queue, batch.queue);
   while (!batches_.empty() && !batches_.front().is_open) {
     batches_.pop_front();
     ++first_batch_;
@@ -193,16 +207,6 @@ void LookaheadCache::close(int64_t number) {
 
 int64_t LookaheadCache::home(int64_t id) const {
   return static_cast<int64_t>(slot_index(hash_id(static_cast<uint64_t>(id)), bits_));
-}
-
-// Asks for what changes with an entry: the entries beside it in its list, and one of its uses.
-void LookaheadCache::prefetch_neighbors(int32_t index, int32_t use) const {
-  const Entry& entry = entries_[index];
-  if (entry.is_ranked) {
-    prefetch_line_to_write(&entries_[entry.prev]);
-    prefetch_line_to_write(&entries_[entry.next]);
-  }
-  if (use >= 0) prefetch_line_to_write(&uses_[use]);
 }
 
 // Position in the table of a row, or of the gap where it belongs.
@@ -243,7 +247,7 @@ void LookaheadCache::grow_table(int64_t count) {
 int32_t LookaheadCache::new_entry(int64_t id) {
   int32_t index = free_entry_;
   if (index >= 0) {
-    free_entry_ = entries_[index].next;
+    free_entry_ = entries_[index].first_use;
   } else {
     index = static_cast<int32_t>(entries_.size());
     entries_.extend(1);
@@ -267,7 +271,7 @@ void LookaheadCache::drop(int32_t index) {
   }
   table_[hole] = -1;
   --num_entries_;
-  entries_[index].next = free_entry_;
+  entries_[index].first_use = free_entry_;
   free_entry_ = index;
 }
 
@@ -315,44 +319,83 @@ void LookaheadCache::link(int32_t index) {
   ++num_ranked_;
   if (entry.first_use < 0) {
     ++num_idle_;
-    append(static_cast<int32_t>((floor_ + entry.count) % kLevels), index);
+    entry.queue = static_cast<int32_t>((floor_ + entry.count) % kLevels);
   } else {
-    const int64_t next = uses_[entry.first_use].batch - first_batch_;
-    append(batches_[static_cast<std::size_t>(next)].head, index);
+    const int64_t batch = uses_[entry.first_use].batch;
+    entry.queue = kLevels + static_cast<int32_t>(batch & kBatchMask);
   }
+  Queue& queue = queue_of(entry.queue);
+  if (queue.rows.size() == queue.rows.capacity() &&
+      queue.rows.size() > 2 * queue.num_live + kFewLinks) {
+    compact(queue, entry.queue);
+  }
+  entry.position = static_cast<int32_t>(queue.rows.size());
+  queue.rows.push_back(index);
+  ++queue.num_live;
 }
 
+// The row stays in its queue, where its link is stale from now on.
 void LookaheadCache::unlink(int32_t index) {
   Entry& entry = entries_[index];
-  entries_[entry.prev].next = entry.next;
-  entries_[entry.next].prev = entry.prev;
   entry.is_ranked = false;
   --num_ranked_;
+  if (keeps_all_) return;
+  --queue_of(entry.queue).num_live;
   if (entry.first_use < 0) --num_idle_;
 }
 
-void LookaheadCache::append(int32_t head, int32_t index) {
-  const int32_t last = entries_[head].prev;
-  entries_[index].prev = last;
-  entries_[index].next = head;
-  entries_[last].next = index;
-  entries_[head].prev = index;
+LookaheadCache::Queue& LookaheadCache::queue_of(int32_t number) {
+  if (number < kLevels) return ranks_[static_cast<std::size_t>(number)];
+  const int64_t index = (number - kLevels - first_batch_) & kBatchMask;
+  return batches_[static_cast<std::size_t>(index)].queue;
+}
+
+bool LookaheadCache::is_live(int32_t index, int32_t queue, int64_t position) const {
+  const Entry& entry = entries_[index];
+  return entry.is_ranked && entry.queue == queue && entry.position == position;
+}
+
+// Removes the stale links of a queue.
+void LookaheadCache::compact(Queue& queue, int32_t number) {
+  int64_t kept = 0;
+  for (int64_t i = queue.begin; i < queue.rows.size(); ++i) {
+    const int32_t index = queue.rows[i];
+    if (!is_live(index, number, i)) continue;
+    entries_[index].position = static_cast<int32_t>(kept);
+    queue.rows[kept++] = index;
+  }
+  queue.rows.resize(kept);
+  queue.begin = 0;
 }
 
 void LookaheadCache::evict(int64_t count) {
-  for (; count > 0 && num_idle_ > 0; --count) {
+  while (count > 0 && num_idle_ > 0) {
     // Ranks are floor_ to floor_ + 63: none is below the last that was evicted.
-    int32_t head = static_cast<int32_t>(floor_ % kLevels);
-    while (entries_[head].next == head) head = static_cast<int32_t>(++floor_ % kLevels);
-    evict_one(entries_[head].next);
+    while (ranks_[static_cast<std::size_t>(floor_ % kLevels)].num_live == 0) ++floor_;
+    count -= evict_first(static_cast<int32_t>(floor_ % kLevels), count);
   }
-  for (std::size_t i = batches_.size(); count > 0; --count) {
-    while (!batches_[i - 1].is_open ||
-           entries_[batches_[i - 1].head].next == batches_[i - 1].head) {
-      --i;
+  for (std::size_t i = batches_.size(); count > 0;) {
+    while (batches_[i - 1].queue.num_live == 0) --i;
+    const int64_t batch = first_batch_ + static_cast<int64_t>(i) - 1;
+    count -= evict_first(kLevels + static_cast<int32_t>(batch & kBatchMask), count);
+  }
+}
+
+// Evicts up to `count` rows, the first ones of a queue, and returns how many.
+int64_t LookaheadCache::evict_first(int32_t number, int64_t count) {
+  Queue& queue = queue_of(number);
+  const int64_t end = queue.rows.size();
+  int64_t evicted = 0;
+  for (int64_t& i = queue.begin; evicted < count && queue.num_live > 0; ++i) {
+    if (i + kAhead < end) prefetch_line_to_write(&entries_[queue.rows[i + kAhead]]);
+    if (i + kAhead / 2 < end) {
+      prefetch_line_to_write(&table_[home(entries_[queue.rows[i + kAhead / 2]].id)]);
     }
-    evict_one(entries_[batches_[i - 1].head].next);
+    if (!is_live(queue.rows[i], number, i)) continue;
+    evict_one(queue.rows[i]);
+    ++evicted;
   }
+  return evicted;
 }
 
 void LookaheadCache::evict_one(int32_t index) {
@@ -360,7 +403,7 @@ void LookaheadCache::evict_one(int32_t index) {
   unlink(index);
   if (entry.slot >= 0) free_slots_.push_back(entry.slot);
   entry.slot = -1;
-  if (entry.first_use < 0) drop(index);
+  if (entry.first_use < 0 && !keeps_all_) drop(index);
 }
 
 }  // namespace khop::cpu

@@ -13,10 +13,15 @@
 //   3. among these, if a later batch has used it, or the same at a later position.
 // With all batches announced this is Belady's optimum for batches whose rows are needed together
 // (A Study of Replacement Algorithms for a Virtual-Storage Computer, 1966). Each id costs O(1).
+//
+// A cache with space for all rows that exist never evicts. It then keeps neither uses nor queues,
+// which are most of the cache lines that an id costs: its time is a third.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <deque>
+#include <limits>
 #include <vector>
 
 #include "khop/cpu/buffer.hpp"
@@ -37,8 +42,9 @@ class LookaheadCache {
     Buffer<int64_t> originals;      // the first position of each
   };
 
-  // Throws std::invalid_argument for a negative capacity, or one above 2^30.
-  explicit LookaheadCache(int64_t capacity);
+  // Of `capacity` rows, of at most `num_rows` that exist. Throws std::invalid_argument for a
+  // capacity that is negative or above 2^30.
+  explicit LookaheadCache(int64_t capacity, int64_t num_rows = std::numeric_limits<int64_t>::max());
 
   // Announces the ids of a later batch, in any order, repeated or not. Returns its number: batches
   // are counted from 0, in the order in which they will be taken.
@@ -64,33 +70,45 @@ class LookaheadCache {
  private:
   static constexpr int kLevels = 64;
 
-  // A row that is cached or announced, or the head of a list.
+  // A row that is cached or announced.
   struct Entry {
     int64_t id;
-    int32_t next, prev;  // in its list: rows with the same next use, or of one rank
-    int32_t first_use, last_use;
+    int32_t queue, position;      // of its link: rows with the same next use, or of one rank
+    int32_t first_use, last_use;  // of an unused entry: the next unused one
     int32_t slot;
     int32_t mark;    // in the batch that is taken: index of a miss, or -1 for a hit
     uint32_t stamp;  // the last batch that took it
     uint8_t count;
-    bool is_ranked;  // it is in a list: in the cache, or a candidate
+    bool is_ranked;  // it is in a queue: in the cache, or a candidate
   };
   struct Use {
     int64_t batch;
     int32_t next;
   };
+  // Rows in the order in which they are evicted. A row that leaves it, or enters it anew, leaves a
+  // stale link behind: an array costs fewer cache lines than a list, and can be read ahead.
+  struct Queue {
+    Buffer<int32_t> rows;
+    int64_t begin = 0;  // links before it are stale
+    int64_t num_live = 0;
+
+    void clear() {
+      rows.clear();
+      begin = num_live = 0;
+    }
+  };
   struct Batch {
     Buffer<int32_t> entries;  // of each position
-    int32_t head = -1;        // of the list of rows whose next use it is
+    Queue queue;              // rows whose next use it is
     bool is_open = false;
   };
+  static constexpr int64_t kBatchMask = (int64_t{1} << 30) - 1;
 
   Batch& open_batch(int64_t batch);
   void close(int64_t batch);
   int64_t find(int64_t id) const;
   int32_t find_or_add(int64_t id);
   int64_t home(int64_t id) const;
-  void prefetch_neighbors(int32_t index, int32_t use) const;
   void grow_table(int64_t count);
   int32_t new_entry(int64_t id);
   void drop(int32_t entry);
@@ -98,11 +116,15 @@ class LookaheadCache {
   void remove_use(int32_t entry, int64_t batch);
   void link(int32_t entry);
   void unlink(int32_t entry);
-  void append(int32_t head, int32_t entry);
+  Queue& queue_of(int32_t number);
+  bool is_live(int32_t entry, int32_t queue, int64_t position) const;
+  void compact(Queue& queue, int32_t number);
   void evict(int64_t count);
+  int64_t evict_first(int32_t queue, int64_t count);
   void evict_one(int32_t entry);
 
   int64_t capacity_;
+  bool keeps_all_;  // all rows have a slot: there are no queues and no uses
   int64_t num_ranked_ = 0;
   int64_t num_idle_ = 0;  // of these, without known use
   int64_t num_open_ = 0;
@@ -115,10 +137,11 @@ class LookaheadCache {
   int64_t num_slots_ = 0;
   Buffer<int32_t> free_slots_;
   Buffer<int32_t> table_;
-  Buffer<Entry> entries_;  // the first kLevels are heads of the lists of ranks
+  Buffer<Entry> entries_;
+  std::array<Queue, kLevels> ranks_;
   Buffer<Use> uses_;
   std::deque<Batch> batches_;
-  std::vector<Buffer<int32_t>> spare_;
+  std::deque<Batch> spare_;
   Buffer<int32_t> missed_;
 };
 

@@ -52,7 +52,7 @@ class DiskCounts(NamedTuple):
             times, weights.
         edge_values_missed: values of these that were not in the cache.
         lru_missed: rows that a cache of as many rows would not have had that keeps the rows of the
-            last uses (LRU). An estimate by a sample of the rows for caches of more than 32,768.
+            last uses (LRU). An estimate by a sample of the rows for caches of more than 4,096.
         sieve_missed: the same for a cache by the rule SIEVE.
         packed: rows of `asked` that came from a pack (`khop.storage.pack`).
 

@@ -68,7 +68,7 @@ class BatchTimings(NamedTuple):
         disk_asked and further counts in the order of `DISK`: reads past the page cache since the
             batch before. See `khop.data.direct_reads.DiskCounts`.
         lru_missed, sieve_missed: rows of other partitions that caches of as many rows would not
-            have had by the rules LRU and SIEVE. Estimates for caches of more than 32,768 rows.
+            have had by the rules LRU and SIEVE. Estimates for caches of more than 4,096 rows.
     """
 
     process: int

@@ -155,7 +155,9 @@ class Collector:
         self._scratch = BufferPool()
         sizes = {i: _remote_size(part, table) for i, table in enumerate(self._tables)}
         counts = capacities(cache_bytes if remote is not None else 0, sizes)
-        self._caches = {i: RowCache(self._tables[i], count) for i, count in counts.items()}
+        self._caches = {
+            i: RowCache(self._tables[i], count, sizes[i].num_rows) for i, count in counts.items()
+        }
         on_disk = set(() if part.folder.disk is None else part.folder.disk.names)
         self._reads_disk = opened is not None or any(
             table.attributes.keys() & on_disk for table in self._tables

@@ -38,11 +38,13 @@ class RowCache:
     Args:
         fetcher: fetcher of the rows.
         capacity: number of rows.
+        num_rows: number of rows that exist in other parts. If the cache has space for all of them,
+            it never evicts, and its plan costs a third of the time.
     """
 
-    def __init__(self, fetcher: PartRows, capacity: int) -> None:
+    def __init__(self, fetcher: PartRows, capacity: int, num_rows: int) -> None:
         self._fetcher = fetcher
-        self._plan = _native.LookaheadCache(capacity)
+        self._plan = _native.LookaheadCache(capacity, num_rows)
         self._model = _native.CacheModel(capacity)
         # Memory is allocated when a row is stored first.
         attributes = fetcher.attributes.values()
