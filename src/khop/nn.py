@@ -255,9 +255,9 @@ def mvs_chances(norms: Tensor, count: float, explore: float = 0.0) -> Tensor:
         shares = largest[k:] / total if total > 0 else torch.full_like(largest[k:], 1.0)
         shares = shares if total > 0 else shares / (num_seeds - k)
         chances[k:] = shares * (count - k)
-    found = torch.empty_like(chances)
-    found[order] = chances.clamp(max=1.0)
-    return (1 - explore) * found + explore * count / num_seeds
+    in_order = torch.empty_like(chances)
+    in_order[order] = chances.clamp(max=1.0)
+    return (1 - explore) * in_order + explore * count / num_seeds
 
 
 def _ids_of(n_id: Tensor) -> Int64Array:
