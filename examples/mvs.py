@@ -1,113 +1,104 @@
 """Minimal variance sampling on the Debian package graph: gradients give the chances of seeds.
 
-    python examples/mvs.py
-    python examples/mvs.py --uniform  # the same training with uniform seeds
+    khop partition debian parts --num-parts 2 --undirected
+    torchrun --standalone --nproc-per-node=2 examples/mvs.py --parts parts
+    torchrun --standalone --nproc-per-node=2 examples/mvs.py --parts parts --explore 1  # uniform
 
 Gradients of a batch vary for two reasons: the loader draws neighbours, and it draws seeds. MVS-GNN
-(https://arxiv.org/abs/2006.13866) reduces the variance from seeds. The chance of each seed is
-proportional to the norm of its gradient in an earlier step. The loss of a seed is divided by its
-chance. A step's gradient therefore has no bias and less variance.
+(https://arxiv.org/abs/2006.13866) reduces the variance from seeds. A seed's chance grows with the
+norm of its gradient in an earlier epoch, and its loss is divided by its chance. So a gradient has
+no bias and less variance.
 
-This example uses the norm of the gradient of the loss with respect to the logits. `ByGradient` is
-a `batch_sampler` of khop's loader. A batch has the positions of its seeds in `input_id`.
+A `khop.nn.History` has the norms of all nodes, for all trainers. `khop.nn.mvs_chances` makes the
+chances. This example uses the norm of the gradient of the loss with respect to the logits. Each
+epoch draws a share of the training nodes.
+
+The task is the same as in `debian_sage.py`.
 """
 
-import argparse
 import time
-from collections.abc import Iterator
 
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
+from debian_training import NUM_SECTIONS, accuracy, argument_parser, start
 from torch import Tensor
+from torch.nn.parallel import DistributedDataParallel
 from torch_geometric.nn import GraphSAGE
 
-from khop.datasets import DebianPackages
-from khop.loader import NeighborLoader
+from khop.distributed import DistNeighborLoader, GraphStore, node_split
+from khop.nn import History, mvs_chances
 
 
-class ByGradient:
-    """Batches of seeds drawn with replacement, in proportion to weights that training updates.
-
-    Args:
-        num_seeds: number of seeds.
-        batch_size: number of seeds per batch.
-        explore: share of uniform draws, which gives every seed a chance.
-        generator: random generator of the draws. The loader saves its state to resume epochs.
-    """
-
-    def __init__(
-        self, num_seeds: int, batch_size: int, explore: float, generator: torch.Generator
-    ) -> None:
-        self.norms = torch.ones(num_seeds)
-        self.batch_size, self.explore, self.generator = batch_size, explore, generator
-
-    def chances(self) -> Tensor:
-        """Return the chance of each seed in a draw."""
-        shares = self.norms / self.norms.sum()
-        return self.explore / len(shares) + (1 - self.explore) * shares
-
-    def __len__(self) -> int:
-        return max(1, len(self.norms) // self.batch_size)
-
-    def __iter__(self) -> Iterator[list[int]]:
-        for _ in range(len(self)):
-            drawn = torch.multinomial(
-                self.chances(), self.batch_size, True, generator=self.generator
-            )
-            yield drawn.tolist()
+def chances_of(history: History, seeds: Tensor, count: float, explore: float) -> Tensor:
+    """Return the chance of each seed. Seeds without a norm count as the mean of the others."""
+    norms = history.pull(seeds)[:, 0]
+    known = norms > 0
+    mean = norms[known].mean() if known.any() else torch.tensor(1.0)
+    return mvs_chances(torch.where(known, norms, mean), count, explore)
 
 
-def parse_arguments() -> argparse.Namespace:
-    """Parse the command line."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--uniform", action="store_true", help="draw seeds uniformly instead")
-    parser.add_argument("--epochs", type=int, default=3)
-    parser.add_argument("--batch-size", type=int, default=512)
-    parser.add_argument("--explore", type=float, default=0.5, help="share of uniform draws")
-    parser.add_argument("--hidden", type=int, default=128)
-    parser.add_argument("--lr", type=float, default=0.004)
-    parser.add_argument("--seed", type=int, default=0)
-    return parser.parse_args()
+def gradient_norms(logits: Tensor, labels: Tensor) -> Tensor:
+    """Return the norm of each seed's gradient of the cross entropy, with respect to its logits."""
+    return (logits.detach().softmax(1) - F.one_hot(labels, logits.size(1))).norm(dim=1)
+
+
+def predict(model: torch.nn.Module, batch) -> tuple[Tensor, Tensor]:
+    """Return logits and labels of the seeds."""
+    return model(batch.x, batch.edge_index)[: batch.batch_size], batch.y[: batch.batch_size]
 
 
 def main() -> None:
     """Train, and print the spread of gradients and the test accuracy."""
-    args = parse_arguments()
-    torch.manual_seed(args.seed)
-    data = DebianPackages(undirected=True)[0]
-    seeds = data.train_mask.nonzero().view(-1)
-    explore = 1.0 if args.uniform else args.explore
-    generator = torch.Generator().manual_seed(args.seed)
-    plan = ByGradient(len(seeds), args.batch_size, explore, generator)
-    loader = NeighborLoader(data, [10, 10], seeds, batch_sampler=plan, seed=args.seed)
-    model = GraphSAGE(data.num_features, args.hidden, 2, int(data.y.max()) + 1, dropout=0.5)
+    parser = argument_parser(__doc__.splitlines()[0])
+    parser.add_argument("--share", type=float, default=0.5, help="of the seeds, per epoch")
+    parser.add_argument("--explore", type=float, default=0.3, help="share of uniform draws")
+    args = parser.parse_args()
+    context, dataset = start(args)
+    store = GraphStore(dataset)
+    history = History(dataset.num_nodes, 1, store, "norms")
+    seeds = node_split("train_mask", dataset)
+    sizes = torch.tensor([len(seeds)])
+    dist.all_reduce(sizes)
+    draw = torch.Generator().manual_seed(args.seed + context.rank)
+    _, (width,) = dataset.node_attr("x")
+    model = GraphSAGE(width, args.hidden, 2, NUM_SECTIONS, dropout=0.5)
+    trained = DistributedDataParallel(model)
     optimizer = torch.optim.Adam(model.parameters(), lr=args.lr)
+    options = {"batch_size": args.batch_size, "shuffle": True}
     for epoch in range(1, args.epochs + 1):
         begun, spread = time.perf_counter(), []
+        chances = chances_of(history, seeds, args.share * len(seeds), args.explore)
+        drawn = torch.rand(len(seeds), generator=draw, dtype=torch.float64) < chances
+        own, weights = seeds[drawn], (1 / chances[drawn]).float()
+        loader = DistNeighborLoader(dataset, [10, 10], own, seed=args.seed + epoch, **options)
+        # The mean over batches and trainers estimates the mean loss of all seeds.
+        scale = len(loader) * context.world_size / int(sizes)
         model.train()
         for batch in loader:
-            own = batch.input_id  # positions of the seeds in `seeds`
-            weight = 1 / (len(seeds) * plan.chances()[own])
+            weight = weights[batch.input_id]
             optimizer.zero_grad()
-            logits = model(batch.x, batch.edge_index)[: batch.batch_size]
-            losses = F.cross_entropy(logits, batch.y[: batch.batch_size], reduction="none")
-            (losses * weight).mean().backward()
+            logits, labels = predict(trained, batch)
+            losses = F.cross_entropy(logits, labels, reduction="none")
+            (scale * (losses * weight).sum()).backward()
             optimizer.step()
-            with torch.no_grad():
-                errors = logits.softmax(1)
-                errors[torch.arange(len(own)), batch.y[: batch.batch_size]] -= 1
-                norms = errors.norm(dim=1)
-                plan.norms[own] = norms
+            norms = gradient_norms(logits, labels)
+            history.push(norms[:, None], batch.n_id[: len(norms)])
+            if len(norms) > 1:
                 spread.append(float((norms * weight).std() / (norms * weight).mean()))
-        print(
-            f"epoch {epoch}: gradient norms spread by {sum(spread) / len(spread):.2f} of the mean, "
-            f"{time.perf_counter() - begun:.1f} s",
-            flush=True,
-        )
-    model.eval()
-    with torch.no_grad():
-        right = model(data.x, data.edge_index).argmax(1) == data.y
-    print(f"test accuracy: {float(right[data.test_mask].float().mean()):.4f}")
+        store.step()
+        loader.shutdown()
+        if context.rank == 0:
+            seconds, mean = time.perf_counter() - begun, sum(spread) / max(1, len(spread))
+            label = f"epoch {epoch}: gradient norms spread by {mean:.2f} of the mean"
+            print(f"{label}, {seconds:.1f} s", flush=True)
+    test = node_split("test_mask", dataset)
+    loader = DistNeighborLoader(dataset, [10, 10], test, batch_size=1024, seed=args.seed)
+    share = accuracy(trained, loader, predict)
+    if context.rank == 0:
+        print(f"test accuracy: {share:.4f}")
+    del trained  # PyTorch can hang if DDP is the last to hold the process group
+    dist.destroy_process_group()
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from khop.distributed.tensors.graph_store import GraphStore
 from khop.distributed.tensors.graph_tensor import GraphTensor, Pull, Push
 from khop.typing import Int64Array, NodeType, RowInit
 
-__all__ = ["DistEmbedding", "History"]
+__all__ = ["DistEmbedding", "History", "mvs_chances"]
 
 _ROWS_AT_ONCE = 1 << 16
 
@@ -207,6 +207,57 @@ class History(torch.nn.Module):
         else:
             ids = np.arange(self.num_embeddings) if n_id is None else _ids_of(n_id)
         return self.emb.push(ids, x.detach().cpu().to(self.emb.dtype), relaxed=self.relaxed)
+
+
+def mvs_chances(norms: Tensor, count: float, explore: float = 0.0) -> Tensor:
+    """Return the chance of each seed to be drawn, so that gradients vary least.
+
+    Seeds are drawn independently of one another. The loss of a drawn seed is divided by its chance.
+    Then the gradient has no bias, and its variance is the least for this number of seeds.
+
+    Args:
+        norms: [n] norms of the seeds' gradients, floats of 0 or more, such as rows of a `History`.
+        count: number of seeds drawn in the mean, more than 0, at most n.
+        explore: share of `count` that is drawn uniformly, 0 to 1. Norms of earlier batches are not
+            exact, so a seed whose norm was small needs a chance, too.
+
+    Returns:
+        [n] float64 chances, 0 to 1, with the sum `count`. If all norms are 0, all are equal.
+
+    Raises:
+        ValueError: `norms` are no vector, negative or not finite, or another argument is out of
+            range.
+
+    Example:
+        >>> mvs_chances(torch.tensor([1.0, 2.0, 9.0]), 2).tolist()
+        [0.3333333333333333, 0.6666666666666666, 1.0]
+
+    Method: MVS (https://arxiv.org/abs/1910.13204), of gradients as in MVS-GNN
+    (https://arxiv.org/abs/2006.13866).
+    """
+    sizes = norms.detach().cpu().double()
+    num_seeds = sizes.numel()
+    if sizes.dim() != 1 or not bool(torch.isfinite(sizes).all()) or bool((sizes < 0).any()):
+        raise ValueError(f"norms must be [n] finite numbers of 0 or more (got {norms})")
+    if not 0 < count <= num_seeds or not 0 <= explore <= 1:
+        raise ValueError(
+            f"count must be more than 0 and at most {num_seeds}, and explore 0 to 1 (got {count} "
+            f"and {explore})"
+        )
+    largest, order = sizes.sort(descending=True)
+    # The k largest have the chance 1, for the smallest k that leaves the others at most 1.
+    rest = largest.flip(0).cumsum(0).flip(0)
+    left = count - torch.arange(num_seeds, dtype=torch.float64)
+    k = int(((largest * left > rest) & (left > 0)).sum())
+    chances = torch.ones(num_seeds, dtype=torch.float64)
+    if k < num_seeds:
+        total = float(rest[k])
+        shares = largest[k:] / total if total > 0 else torch.full_like(largest[k:], 1.0)
+        shares = shares if total > 0 else shares / (num_seeds - k)
+        chances[k:] = shares * (count - k)
+    in_order = torch.empty_like(chances)
+    in_order[order] = chances.clamp(max=1.0)
+    return (1 - explore) * in_order + explore * count / num_seeds
 
 
 def _ids_of(n_id: Tensor) -> Int64Array:

@@ -157,6 +157,19 @@ def test_bfloat16_rows_and_types(store):
         nn.History(500, 2, store, "h", dtype=torch.float64)
 
 
+def test_batches_with_mutable_attributes_are_the_same_in_each_run(roots):
+    """All tensors of all batches, and the rows afterwards, also over other parts."""
+    runs = []
+    for num_parts in (1, 3, 3):
+        homes = [rank % num_parts for rank in range(2)]
+        rest = [part for part in range(num_parts) if part not in homes]
+        arguments = {"root": str(roots(num_parts)), "homes": homes, "also_serve": {"0": rest}}
+        runs.append(jobs.start_trainers("batches", arguments, 2, program=store_jobs.__name__))
+    first, second, third = (jobs.finish_trainers(trainers) for trainers in runs)
+    assert first == second == third and first[0]["digest"] != first[1]["digest"]
+    assert all(result["versions"] == [0, 1, 2, 3] for result in first)
+
+
 def test_prefetched_rows_of_two_trainers_are_the_same_over_any_parts(roots):
     """Each trainer's rows are one step old, and the same bits over one part and three."""
     runs = []

@@ -58,9 +58,3 @@ def test_weights_keep_means(example, data):
 def test_the_script_learns(run_example):
     printed = run_example("methods.py", "--method", "ladies", "--epochs", 1, "--lr", 0.01)
     assert float(re.search(r"test accuracy: ([\d.]+)", printed)[1]) > 0.7
-
-
-def test_seeds_drawn_by_their_gradients(run_example):
-    sizes = ("--batch-size", 1024, "--hidden", 64, "--lr", 0.02)
-    printed = run_example("mvs.py", "--epochs", 1, *sizes)
-    assert float(re.search(r"test accuracy: ([\d.]+)", printed)[1]) > 0.7

@@ -152,6 +152,24 @@ def test_vrgcn(run_example, debian_parts, refresh):
     assert printed.count("edges") == 2 and accuracy_of(printed) > 4 * CHANCE
 
 
+# Minimal variance sampling ----------------------------------------------------------------------
+
+
+def test_seeds_drawn_by_their_gradients(run_example, debian_parts):
+    """Chances of the second epoch come from the norms of the first, so that these spread less."""
+    spreads = []
+    for explore in (0.1, 1):
+        printed = run_example(
+            *("mvs.py", "--parts", debian_parts, "--epochs", 2, "--batch-size", 128),
+            *("--hidden", 64, "--lr", 0.02, "--explore", explore),
+            trainers=2,
+        )
+        spreads.append([float(s) for s in re.findall(r"spread by ([\d.]+)", printed)])
+        assert accuracy_of(printed) > 4 * CHANCE
+    own, uniform = spreads
+    assert own[0] == uniform[0] and own[1] < 0.97 * uniform[1]
+
+
 # GNNAutoScale -----------------------------------------------------------------------------------
 
 

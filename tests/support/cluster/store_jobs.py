@@ -265,6 +265,36 @@ def job_prefetch(arguments):
     return {"ages": ages, "digest": hashlib.sha256(values.numpy().tobytes()).hexdigest()}
 
 
+def job_batches(arguments):
+    """Train on batches with rows of tensors. Returns a digest of all tensors of all batches."""
+    rank, store = _store(arguments)
+    store.create_node_tensor("h", shape=(4,), init=("normal", 3))
+    store.create_edge_tensor("w", dtype=torch.int64)
+    seeds = torch.arange(rank, NUM_ROWS, 10)
+    loader = khop.distributed.DistNeighborLoader(
+        store._client.access.graph,
+        *([4, 3], seeds),
+        **{"batch_size": 16, "shuffle": True, "seed": 7, "transform": store.transform(["h", "w"])},
+    )
+    digest, versions = hashlib.sha256(), []
+    for batch in loader:
+        for name, value in sorted(batch.to_dict().items()):
+            if isinstance(value, torch.Tensor):
+                content = value.reshape(-1).contiguous().view(torch.uint8)
+                digest.update(name.encode() + content.numpy().tobytes())
+        versions.append(batch.store_version)
+        time.sleep(0.02 * ((rank + len(versions)) % 2))
+        store["h"].push(batch.n_id, batch.h.sin() + batch.x.float().mean(), "add")
+        store["w"].push(batch.e_id, batch.w + batch.e_id, "set")
+        store.step()
+    rows = store["h"].pull(), store["w"].pull()
+    loader.shutdown()
+    store.close()
+    for values in rows:
+        digest.update(values.numpy().tobytes())
+    return {"digest": digest.hexdigest(), "versions": versions}
+
+
 def job_propagate(arguments):
     """Run a hop of GCN. Returns the digest of the result, and its values."""
     generator = torch.Generator().manual_seed(0)
