@@ -115,9 +115,13 @@ class ExchangedParts(PartRequests):
         waiter().wait(tickets, self)
 
     def pump(self) -> None:
-        """Take part in a round, if requests are in flight."""
+        """Take part in a round, if requests are in flight. An error ends all exchanges."""
         if self._pending:
-            self._round(is_complete=False)
+            try:
+                self._round(is_complete=False)
+            except BaseException as error:
+                self._group.fail(error)
+                raise
 
     def _round(self, is_complete: bool) -> bool:
         """Exchange requests, then replies. Return True if the batches of all are complete.

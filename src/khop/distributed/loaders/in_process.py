@@ -6,6 +6,7 @@ requested before a batch is returned, so that replies arrive while the trainer w
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Generator, Mapping, Sequence
 from typing import Any
@@ -25,6 +26,7 @@ from khop.distributed.sampling.pipeline import Pipeline, PipelineSpec
 from khop.distributed.sampling.process_handle import Worker
 from khop.distributed.sampling.window import SOON_KNOWN
 from khop.forks import check_process
+from khop.sampler.methods.access import together
 from khop.sampler.plan import EpochPlan
 from khop.sampler.rows.collect import Allocate, DrawnBatch
 from khop.storage.pack import Pack
@@ -244,8 +246,43 @@ class ExchangeBackend(InProcessBackend):
         pack: Pack | None,
     ) -> None:
         super().__init__(part, spec, parts, weights, timeout, cache_bytes, lookahead, pack)
+        self._lookahead = lookahead  # also without a cache: batches share the rounds of their hops
         self._parts = parts
         self._taken: dict[int, int] = {}  # batches of each open epoch
+
+    def _draw(self, key: BatchKey) -> None:
+        """Draw a batch, and further ones with it: their hops share rounds of requests."""
+        if key not in self._drawn:
+            with contextlib.suppress(Exception):  # raised when the batch is taken that it is of
+                self._draw_together(self._undrawn(key))
+        if key not in self._drawn:
+            self._draw_together([key])
+
+    def _draw_ahead(self, key: BatchKey) -> None:
+        """Draw further batches if fewer than `lookahead` are drawn beyond a batch."""
+        missing = self._undrawn(key)
+        if missing and missing[0][1] - key[1] <= self._pipeline.lookahead(self._lookahead):
+            with contextlib.suppress(Exception):  # as in `_draw`
+                self._draw_together(missing)
+
+    def _undrawn(self, key: BatchKey) -> list[BatchKey]:
+        """Return the first batches from `key` on that are not drawn: as many as share rounds."""
+        epoch_id, first = key
+        while (epoch_id, first) in self._drawn:
+            first += 1
+        count = SOON_KNOWN if self._pipeline.lookahead(self._lookahead) else 1
+        end = min(first + count, self._epochs[epoch_id].plan.num_batches)
+        return [(epoch_id, batch) for batch in range(first, end)]
+
+    def _draw_together(self, keys: Sequence[BatchKey]) -> None:
+        self._records.turn_to(keys[0], Phase.SAMPLING)
+        draws = []
+        for epoch_id, batch in keys:
+            epoch = self._epochs[epoch_id]
+            draws.append(self._pipeline.draw(epoch.seeds_of(batch), *epoch.key_of(batch)))
+        for key, drawn in zip(keys, self._run(together(draws)), strict=True):
+            self._pipeline.announce(drawn)
+            self._drawn[key] = drawn
 
     def take(self, epoch_id: int, batch: int) -> Received:
         """Make a batch, while the other trainers make theirs."""

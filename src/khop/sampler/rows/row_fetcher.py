@@ -155,7 +155,8 @@ class RowFetcher(ABC):
         return fetch
 
     def request_missing(self, fetch: RowFetch) -> None:
-        """Request the missing rows of a batch from their owners."""
+        """Request the missing rows of a batch from their owners. A second call requests anew."""
+        fetch.remote = []
         for index, ids, positions in fetch.missing:
             for piece in self.pieces(len(ids)):
                 fetch.remote.append(self.requested(index, ids[piece], positions[piece]))
