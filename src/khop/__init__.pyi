@@ -9,6 +9,7 @@ from khop import (
     log as log,
     metrics as metrics,
     nn as nn,
+    numa as numa,
     optim as optim,
     partition as partition,
     plot as plot,

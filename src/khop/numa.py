@@ -104,8 +104,8 @@ def topology(
     online = _listed(system / "node/online")
     for index in online:
         folder = system / f"node/node{index}"
-        found = re.search(r"MemTotal: +(\d+) kB", _text(folder / "meminfo"))
-        memory = int(found[1]) << 10 if found and index in memory_nodes else 0
+        total = re.search(r"MemTotal: +(\d+) kB", _text(folder / "meminfo"))
+        memory = int(total[1]) << 10 if total and index in memory_nodes else 0
         near = tuple(cpu for cpu in _listed(folder / "cpulist") if cpu in allowed)
         if memory or near:
             distances = map(int, _text(folder / "distance").split())
@@ -165,8 +165,8 @@ def _listed(path: Path) -> tuple[int, ...]:
 
 def listed_in(path: str, name: str) -> tuple[int, ...]:
     """Return a list in a file of lines 'name: value', such as `/proc/self/status`."""
-    found = re.search(rf"^{name}:\s*(\S+)$", _text(Path(path)), re.MULTILINE)
-    return parse_cpus(found[1]) if found else ()
+    line = re.search(rf"^{name}:\s*(\S+)$", _text(Path(path)), re.MULTILINE)
+    return parse_cpus(line[1]) if line else ()
 
 
 def _text(path: Path) -> str:

@@ -26,7 +26,7 @@ VARIABLE = "KHOP_PLACEMENT"
 ANY_NODE = -1
 """Preferred node that stands for none: memory comes from the node of the core."""
 
-# Cores of a trainer, and those that it had before khop bound it.
+# Cores of a trainer, and its cores before khop bound it.
 _BOUND = "KHOP_BOUND"
 # Numbers of the system calls mbind and set_mempolicy, which the C library does not have.
 _CALLS = {"x86_64": (237, 238), "aarch64": (235, 237)}
@@ -47,7 +47,7 @@ class Placement(NamedTuple):
 
 
 class Position(NamedTuple):
-    """Position of a trainer among those of its machine.
+    """Position of a trainer among the trainers of its machine.
 
     Attributes:
         rank, size: its index there, and their number.
@@ -61,10 +61,10 @@ class Position(NamedTuple):
     @classmethod
     def of(cls, environment: Mapping[str, str]) -> Position:
         """Return the position that a launcher has set: LOCAL_RANK and LOCAL_WORLD_SIZE."""
-        numbers = [environment.get(name, "") for name in ("LOCAL_RANK", "LOCAL_WORLD_SIZE")]
-        if not all(number.isdecimal() and len(number) < 6 for number in numbers):
+        texts = [environment.get(name, "") for name in ("LOCAL_RANK", "LOCAL_WORLD_SIZE")]
+        if not all(text.isdecimal() and len(text) < 6 for text in texts):
             return cls(0, 1)
-        rank, size = map(int, numbers)
+        rank, size = map(int, texts)
         return cls(rank, max(size, rank + 1))
 
 
@@ -185,11 +185,11 @@ def prefer(address: int, nbytes: int, node: int | None) -> str:
 
 def refusals(placement: Placement) -> list[str]:
     """Return a text for each call of `bind` that the system refuses to this process."""
-    found: list[str] = []
-    thread = threading.Thread(target=lambda: found.extend(bind(*placement)), name="khop-probe")
+    refused: list[str] = []
+    thread = threading.Thread(target=lambda: refused.extend(bind(*placement)), name="khop-probe")
     thread.start()  # what it sets ends with it
     thread.join()
-    return found
+    return refused
 
 
 def exec_bound(cpus: Collection[int], node: int | None, words: Sequence[str]) -> None:
@@ -237,7 +237,7 @@ def describe(pid: int | str = "self") -> str:
 
 @cache
 def _machine() -> Topology:
-    """Return the topology with all cores, also those that this process may not use."""
+    """Return the topology with all cores, also cores that this process may not use."""
     return topology(cpus=range(MAX_CORES))
 
 

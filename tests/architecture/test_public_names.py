@@ -19,7 +19,7 @@ ROOT = Path(khop.__file__).parent
 STUBS = sorted(ROOT.rglob("__init__.pyi"))
 PUBLIC = [
     *("data", "datasets", "distributed", "errors", "lightning", "loader", "metrics"),
-    *("nn", "optim", "partition", "plot", "sampler", "sources", "stats", "trace", "typing"),
+    *("nn", "numa", "optim", "partition", "plot", "sampler", "sources", "stats", "trace", "typing"),
 ]
 """Packages and modules that `docs/reference` documents, without `khop.log`, whose one public name
 is a function of plain types."""

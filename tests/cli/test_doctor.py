@@ -10,9 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from khop import __version__, _native
+from khop import __version__, _native, numa
 from khop.cli import doctor
 from khop.cli.main import main
+from khop.numa import format_cpus
+from support import machines
 from support.installed import install
 
 
@@ -46,6 +48,32 @@ def test_plugins_are_listed(monkeypatch, tmp_path):
     found = doctor.report()["plugins"]
     assert found["khop.sources"] == ["circle"] and found["khop.methods"] == []
     assert found["KHOP_TRANSPORT"] == "mine:Own" and found["KHOP_CLUSTER_ENVIRONMENT"] is None
+
+
+def test_numa_nodes(monkeypatch, tmp_path, command):
+    """Nodes and GPUs of a machine, what 'auto' does there, and what the system refuses."""
+    found = json.loads(command("doctor", "--json").stdout)["NUMA"]
+    cores = format_cpus(os.sched_getaffinity(0))
+    assert found["node 0"].startswith("cores ") and f", cores {cores}, " in found["this process"]
+    assert found["refused"] == []
+    machine = numa.topology(machines.write(tmp_path, "two sockets"), range(64), [0, 1])
+    monkeypatch.setattr(doctor, "topology", lambda: machine)
+    monkeypatch.setattr(doctor, "refusals", lambda placement: ["set_mempolicy: no"])
+    monkeypatch.setenv("KHOP_PLACEMENT", "node:1")
+    found = doctor.report()["NUMA"]
+    assert found["node 1"] == "cores 16-31,48-63, 94.0 GiB, distances 21 10"
+    assert found["GPU 0000:3b:00.0"] == "at node 1"
+    assert found["GPU 0000:e0:00.0"] == "of an unknown node"
+    assert found["auto"] == "trainers and samplers, node by node"
+    assert (found["KHOP_PLACEMENT"], found["refused"]) == ("node:1", ["set_mempolicy: no"])
+    for name, cpus, reason in (
+        ("two sockets", range(63), "cores of this process are restricted"),
+        ("CXL", range(8), "one node has cores"),
+    ):
+        folder = machines.write(tmp_path / name, name)
+        machine = numa.topology(folder, cpus, [0, 1])
+        monkeypatch.setattr(doctor, "topology", lambda found=machine: found)
+        assert doctor.report()["NUMA"]["auto"] == f"places nothing: {reason}"
 
 
 def test_gpus_are_named(monkeypatch, command):

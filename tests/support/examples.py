@@ -27,7 +27,7 @@ from khop.partition import RandomPartitioner
 MODULES = tuple(
     f"khop.{name}"
     for name in (
-        *("data", "datasets", "distributed", "loader", "metrics", "nn", "optim"),
+        *("data", "datasets", "distributed", "loader", "metrics", "nn", "numa", "optim"),
         *("partition", "plot", "sampler", "sources", "stats", "trace"),
     )
 )

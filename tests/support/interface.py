@@ -22,7 +22,7 @@ from khop.cli.main import parser_of_all
 FILE = Path(__file__).with_name("public_interface.txt")
 PACKAGES = (
     *("data", "datasets", "distributed", "errors", "lightning", "loader", "log", "metrics"),
-    *("partition", "plot", "sampler", "sources", "stats", "trace", "typing"),
+    *("numa", "partition", "plot", "sampler", "sources", "stats", "trace", "typing"),
 )
 
 

@@ -24,6 +24,8 @@ from typing import Any
 
 from khop.cli.arguments import Arguments
 from khop.cores import affinity, available_cores, available_memory, cpu_quota
+from khop.numa import format_cpus, topology
+from khop.placement import VARIABLE, Placement, describe, refusals
 from khop.plugins import GROUPS
 from khop.tables import human_bytes
 
@@ -77,6 +79,7 @@ def report() -> dict[str, Section]:
         "system": _system,
         "processor": _processor,
         "memory": _memory,
+        "NUMA": _numa,
         "reads of files on disk": _disk,
         "CUDA": _cuda,
         "shared memory": _shared_memory,
@@ -199,6 +202,30 @@ def _memory() -> Section:
         "limit of the control group": human_bytes(int(limit)) if limit and limit != "max" else None,
         "available to this process": None if available is None else human_bytes(available),
         "overcommit": _read("/proc/sys/vm/overcommit_memory"),
+    }
+
+
+def _numa() -> Section:
+    machine = topology()
+    section: Section = {
+        f"node {node.index}": f"cores {format_cpus(node.cpus) or 'none'}, "
+        f"{human_bytes(node.memory)}, distances {' '.join(map(str, node.distances.values()))}"
+        for node in machine.nodes
+    }
+    unknown = "of an unknown node"
+    for address, index in machine.gpus.items():
+        section[f"GPU {address}"] = unknown if index is None else f"at node {index}"
+    num_nodes = len(machine.with_cpus)
+    reason = "cores of this process are restricted" if num_nodes > 1 else "one node has cores"
+    is_placed = num_nodes > 1 and machine.is_whole
+    mask = tuple(sorted(os.sched_getaffinity(0)))
+    memory = next((node.index for node in machine.nodes if node.memory), None)
+    return {
+        **section,
+        "this process": describe(),
+        VARIABLE: os.environ.get(VARIABLE),
+        "auto": "trainers and samplers, node by node" if is_placed else f"places nothing: {reason}",
+        "refused": refusals(Placement(mask, memory)),
     }
 
 

@@ -72,9 +72,9 @@ class LoaderPlacement:
         if not self._is_shown:
             return {}
         samplers = dict.fromkeys(filter(None, (describe(worker.pid) for worker in workers)))
-        found = {"trainer": describe(), "samplers": "; ".join(samplers)}
-        found["refused"] = "; ".join(self._refused)
-        return {name: text for name, text in found.items() if text}
+        texts = {"trainer": describe(), "samplers": "; ".join(samplers)}
+        texts["refused"] = "; ".join(self._refused)
+        return {name: text for name, text in texts.items() if text}
 
     def _note(self, refused: Sequence[str]) -> None:
         new = [text for text in refused if text not in self._refused]
@@ -84,7 +84,7 @@ class LoaderPlacement:
 
 
 def _position(data: PartitionedGraph) -> Position:
-    """Return this trainer's position among those of its machine."""
+    """Return this trainer's position among the trainers of its machine."""
     if not isinstance(data, DistDataset):
         return Position.of(os.environ)
     hosts = [claim.host for claim in data.service().claims]

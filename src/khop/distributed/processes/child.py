@@ -56,7 +56,7 @@ class ChildProcess:
             program and waits for `configure`.
         descriptors: memory to pass along with the configuration.
         imports: further modules that it imports.
-        placement: its cores, and the node of its memory. If None, those of this process.
+        placement: its cores, and the node of its memory. If None, as this process.
     """
 
     def __init__(
