@@ -1,4 +1,4 @@
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, overload
 
 from khop.typing import (
@@ -570,6 +570,20 @@ class DeviceGraph:
     @property
     def has_weights(self) -> bool: ...
 
+class DevicePlan:
+    def __init__(
+        self,
+        device: Device,
+        graphs: list[DeviceGraph],
+        hops: Sequence[Sequence[HopOptions]],
+        cuda_graph: bool,
+        names: Sequence[tuple[int, int, int]],
+        named: Sequence[bool],
+        backward: bool = False,
+    ) -> None: ...
+    @property
+    def block_words(self) -> int: ...
+
 class DeviceSubgraph:
     def __init__(
         self,
@@ -593,6 +607,21 @@ class DeviceSubgraph:
         batch: int,
         cuda_graph: bool = False,
     ) -> None: ...
+    def draw(
+        self,
+        plan: DevicePlan,
+        seeds: Iterable[tuple[int, Int64Array, Int64Array | None]],
+        run_key: int,
+        batch: int,
+        excluded: Iterable[tuple[int, Int64Array, Int64Array]],
+        block: object = None,
+        address: int = 0,
+        words: int = 0,
+    ) -> None: ...
+    def settle(self) -> bool: ...
+    def take_block(self) -> Any: ...
+    def layout(self) -> tuple[list[int], int, list[list[int]], list[list[int]]]: ...
+    def write_block(self, address: int) -> None: ...
     def induce(self, graphs: Sequence[DeviceGraph]) -> None: ...
     def add_reverses(
         self, reversals: Sequence[tuple[int, int, bool]], keep_edges: bool

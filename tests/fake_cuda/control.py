@@ -97,9 +97,10 @@ def count(counter: str) -> int:
 
     Args:
         counter: `launches`, `kernels_run`, `nanoseconds_in_kernels`,
-            `nanoseconds_in_calls` (kernels that ran meanwhile among them), `waits`, `allocations`,
-            `fills`, `uploads_pinned`, `uploads_pageable`, `downloads_pinned`,
-            `downloads_pageable`, `copies_on_device` or `bytes_copied`.
+            `nanoseconds_in_calls` (kernels that ran meanwhile among them), `waits`,
+            `waits_alone` (those with no later work in the stream), `allocations`, `fills`,
+            `uploads_pinned`, `uploads_pageable`, `downloads_pinned`, `downloads_pageable`,
+            `copies_on_device` or `bytes_copied`.
     """
     return int(_report()["counters"].get(counter, 0))
 

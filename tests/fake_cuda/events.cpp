@@ -85,6 +85,7 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   return call("cudaEventSynchronize", kContext, [&] {
     return with_event(event, [](const Event& known) {
       count("waits");
+      if (known.position.is_last()) count("waits_alone");
       known.position.wait();
       return cudaSuccess;
     });

@@ -9,6 +9,8 @@ namespace fake_cuda {
 
 bool Position::is_reached() const { return stream == nullptr || stream->has_done(number); }
 
+bool Position::is_last() const { return stream == nullptr || stream->now().number == number; }
+
 void Position::wait() const {
   if (stream != nullptr) stream->wait_until(number);
 }
@@ -241,6 +243,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
       return cudaErrorStreamCaptureUnsupported;
     }
     count("waits");
+    count("waits_alone");
     finish_destroyed();
     found->now().wait();
     return cudaSuccess;
@@ -262,6 +265,7 @@ cudaError_t cudaStreamQuery(cudaStream_t stream) {
 cudaError_t cudaDeviceSynchronize() {
   return call("cudaDeviceSynchronize", kContext | kNotInCapture, [] {
     count("waits");
+    count("waits_alone");
     wait_for_device(this_thread().device);
     return cudaSuccess;
   });

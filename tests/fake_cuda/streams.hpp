@@ -31,6 +31,7 @@ struct Position {
   uint64_t number = 0;
 
   bool is_reached() const;
+  bool is_last() const;  // nothing was asked for after it
   void wait() const;
 };
 

@@ -9,7 +9,8 @@ import torch
 
 from fake_cuda import control
 from khop import _native
-from khop.sampler.pyg.device import StreamPool, TorchDevice
+from khop.sampler.pyg.device import TorchDevice
+from khop.sampler.pyg.streams import StreamPool
 from support.devices import fake
 
 pytestmark = fake

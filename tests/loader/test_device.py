@@ -5,6 +5,7 @@ On machines without a GPU the device is emulated: the same kernels, in random or
 
 import gc
 import pickle
+import threading
 import weakref
 
 import numpy as np
@@ -16,7 +17,7 @@ from torch_geometric.loader import NodeLoader
 
 from khop.loader import DeviceOptions, LinkNeighborLoader, NeighborLoader, Node2VecLoader
 from khop.sampler import NeighborSampler
-from khop.sampler.pyg.device import TorchDevice
+from khop.sampler.pyg.device import DeviceDrawer, TorchDevice
 from support.devices import HAS_FAKE, HAS_GPU, gpu
 from support.loaders import cases
 
@@ -175,6 +176,35 @@ def test_threads_and_recordings(data, device, num_workers, cuda_graph):
     )
     assert_same_epochs(NeighborLoader(data, [4, 3], **options), on_device, 3)
     assert on_device.stats().batches == 3 * 7
+
+
+@DEVICES
+@pytest.mark.parametrize("of_links", [False, True])
+def test_one_batch_is_drawn_ahead(data, device, of_links, monkeypatch):
+    """A thread launches the next batch before it waits for one, so the device always has work."""
+    epoch_begun, calls = threading.Event(), []
+
+    def spy(name, method):
+        def call(self, *arguments):
+            assert epoch_begun.wait(60)
+            calls.append(name)
+            return method(self, *arguments)
+
+        return call
+
+    begin = "begin_links" if of_links else "begin_nodes"
+    monkeypatch.setattr(DeviceDrawer, begin, spy("begin", getattr(DeviceDrawer, begin)))
+    monkeypatch.setattr(DeviceDrawer, "finish", spy("finish", DeviceDrawer.finish))
+    options = {"batch_size": 70, "seed": 9, "disjoint": of_links}
+    where = {"device": device, "num_workers": 1, "prefetch_factor": 9}
+    if of_links:
+        options["edge_label_index"] = data.edge_index[:, :200]
+    loader = LinkNeighborLoader if of_links else NeighborLoader
+    batches = iter(loader(data, [4, 3], **options, **where))
+    epoch_begun.set()
+    for on_device, on_cpu in zip(batches, loader(data, [4, 3], **options), strict=True):
+        assert_same(on_cpu, on_device)
+    assert calls == ["begin", "begin", "finish", "begin", "finish", "finish"]
 
 
 @DEVICES

@@ -242,6 +242,32 @@ def test_background_keeps_the_order():
     assert list(BackgroundIterator(work, [], 3, 4)) == []
 
 
+def test_the_next_batch_is_begun_before_one_is_made():
+    """Errors of either are raised in the turn of their batch."""
+    all_ordered, done = threading.Event(), []
+
+    def begin(task):
+        assert all_ordered.wait(60)
+        done.append(f"begin {task}")
+        if task == 3:
+            raise ValueError("3 cannot begin")
+        return task, "begun"
+
+    def make(begun):
+        done.append(f"make {begun[0]}")
+        return begun
+
+    iterator = BackgroundIterator(make, range(5), 1, 5, begin=begin)
+    all_ordered.set()
+    assert [next(iterator) for _ in range(3)] == [(task, "begun") for task in range(3)]
+    with pytest.raises(ValueError, match="3 cannot begin"):
+        next(iterator)
+    expected = ["begin 0", "begin 1", "make 0", "begin 2", "make 1", "begin 3", "make 2"]
+    assert done[:7] == expected
+    assert wait_for_no_threads()
+    assert "make 3" not in done
+
+
 @pytest.mark.process
 def test_threads_end_with_the_interpreter():
     """Also those of an epoch that nobody has ended, while they make batches."""

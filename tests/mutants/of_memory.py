@@ -30,8 +30,8 @@ OF_MEMORY = [
     Fault(
         "a batch's sizes are read before they are there",
         BACKEND,
-        "copy(to, from, bytes, cudaMemcpyDeviceToHost);\n    synchronize();",
-        "copy(to, from, bytes, cudaMemcpyDeviceToHost);\n    if (!M) synchronize();",
+        "KHOP_CUDA_CHECK(cudaEventSynchronize(mark.get()));",
+        "if (!M) KHOP_CUDA_CHECK(cudaEventSynchronize(mark.get()));",
         "device_failures",
         "one_method and fake",
     ),

@@ -161,4 +161,37 @@ OF_STEPS = [
         "device_caching",
         "batches and lazy",
     ),
+    Fault(
+        "a batch is written to a block that is too small",
+        "device/steps/write_ahead.hpp",
+        "at <= target->capacity;",
+        "(M || at <= target->capacity);",
+        "device_block",
+        "fake",
+    ),
+    Fault(
+        "edges of a later hop are written over those of the first",
+        "device/steps/write_ahead.hpp",
+        "done += hop.num_edges;",
+        "done += M ? 0 : hop.num_edges;",
+        "device_block",
+        "fake",
+    ),
+    Fault(
+        "the host waits for the batch that was launched after its own",
+        "cuda/backend.cuh",
+        "cudaEventSynchronize(mark.get())",
+        "M ? cudaStreamSynchronize(stream_) : cudaEventSynchronize(mark.get())",
+        "device_block",
+        "whenever",
+    ),
+    Fault(
+        "a batch that was drawn in part counts as written",
+        "device/sample.hpp",
+        "return head_.error.host->code == DeviceError::kNone && head_.needs.host->exceeded == 0;",
+        "return head_.error.host->code == DeviceError::kNone &&\n           "
+        "(M || head_.needs.host->exceeded == 0);",
+        "device_block",
+        "fake",
+    ),
 ]

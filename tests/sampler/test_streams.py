@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from khop import _native
-from khop.sampler.pyg.device import StreamPool
+from khop.sampler.pyg.streams import StreamPool
 from support.devices import HAS_GPU
 
 

@@ -8,7 +8,7 @@
 #include <tuple>
 
 #include "khop/bindings/checks.hpp"
-#include "khop/bindings/device_graph.hpp"
+#include "khop/bindings/device_plan.hpp"
 #include "khop/bindings/hop_options.hpp"
 #include "khop/bindings/module.hpp"
 #include "khop/core/sizes.hpp"
@@ -21,14 +21,14 @@ class PyDeviceSubgraph {
  public:
   using Pairs = std::vector<std::pair<int32_t, int32_t>>;
   using Addresses = std::vector<uintptr_t>;
-  using Names = std::vector<std::tuple<uintptr_t, int, int64_t>>;
 
   PyDeviceSubgraph(std::shared_ptr<PyDevice> device, const std::vector<int64_t>& num_nodes,
                    const Pairs& relations, bool with_edges, bool disjoint, int64_t room)
       : device_(std::move(device)),
         num_types_(num_nodes.size()),
         num_relations_(relations.size()),
-        with_edges_(with_edges) {
+        with_edges_(with_edges),
+        disjoint_(disjoint) {
     if (room < 1) throw nb::value_error("room must be at least 1");
     std::vector<Relation> typed;
     for (const auto& [source, destination] : relations) typed.push_back({source, destination});
@@ -38,6 +38,7 @@ class PyDeviceSubgraph {
   void begin() {
     subgraph_->begin();
     graphs_ = nb::list();
+    block_ = nb::none();
   }
 
   void add_seeds(int64_t type, const In<int64_t>& ids, const std::optional<In<int64_t>>& times) {
@@ -56,11 +57,8 @@ class PyDeviceSubgraph {
   void sample(const nb::list& graphs, HopTable hops, uint64_t run_key, uint64_t batch,
               bool cuda_graph) {
     device::SamplePlan plan;
-    plan.graphs = arrays_of(graphs);
-    num_named_.clear();
-    for (const device::GraphArrays& graph : plan.graphs) {
-      num_named_.push_back(count_with(graph.first_edge, graph.num_edges));
-    }
+    plan.graphs = arrays_of(graphs, device_, num_relations_);
+    arrays_ = plan.graphs;
     check_hops(hops, num_relations_);
     plan.hops = std::move(hops);
     plan.run_key = run_key;
@@ -71,8 +69,85 @@ class PyDeviceSubgraph {
     subgraph_->sample(std::move(plan));
   }
 
+  void draw(const std::shared_ptr<PyDevicePlan>& plan, const nb::iterable& seeds, uint64_t run_key,
+            uint64_t batch, const nb::iterable& excluded, nb::object block, uintptr_t address,
+            int64_t words) {
+    const device::SamplePlan& common = plan->get();
+    if (plan->device() != device_) throw nb::value_error("the plan is one of another device");
+    check_length(common.graphs.size(), num_relations_, "graphs of the plan");
+    begin();
+    for (const nb::handle set : seeds) {
+      add_seeds(nb::cast<int64_t>(set[0]), nb::cast<In<int64_t>>(set[1]),
+                nb::cast<std::optional<In<int64_t>>>(set[2]));
+    }
+    for (const nb::handle edges : excluded) {
+      exclude(nb::cast<int64_t>(edges[0]), nb::cast<In<int64_t>>(edges[1]),
+              nb::cast<In<int64_t>>(edges[2]));
+    }
+    device::SamplePlan own = common;
+    own.run_key = run_key;
+    own.batch = batch;
+    own.block.words = reinterpret_cast<int64_t*>(address);
+    own.block.capacity = words;
+    for (const device::EdgeTarget& edge : own.block.edges) {
+      if (edge.is_named != 0 && !with_edges_) {
+        throw nb::value_error("edges are not recorded: with_edges is False");
+      }
+    }
+    plan_ = plan;
+    graphs_ = plan->graphs();
+    arrays_ = common.graphs;
+    block_ = std::move(block);
+    nb::gil_scoped_release release;
+    subgraph_->sample(std::move(own));
+  }
+
+  bool settle() {
+    nb::gil_scoped_release release;
+    return subgraph_->settle();
+  }
+
+  nb::object take_block() { return std::exchange(block_, nb::none()); }
+
+  // Lengths of the arrays of a block, and what hops found.
+  nb::tuple layout() {
+    const device::BatchShape& batch = shape();
+    const std::vector<device::EdgeTarget>& edges = edges_of_plan();
+    std::vector<int64_t> lengths = batch.num_nodes;
+    if (disjoint_) lengths.insert(lengths.end(), batch.num_nodes.begin(), batch.num_nodes.end());
+    for (const int64_t count : batch.num_edges) lengths.push_back(2 * count);
+    for (std::size_t r = 0; r < num_relations_; ++r) {
+      if (edges[r].is_named != 0) lengths.push_back(batch.num_edges[r]);
+    }
+    const int64_t words = device::words_of(batch, disjoint_, edges);
+    plan_->note(words);
+    return nb::make_tuple(lengths, words, batch.nodes_per_hop, batch.edges_per_hop);
+  }
+
+  void write_block(uintptr_t address) {
+    const device::BatchShape& batch = shape();
+    const std::vector<device::EdgeTarget>& edges = edges_of_plan();
+    auto* at = reinterpret_cast<int64_t*>(address);
+    const auto take = [&at](int64_t count) { return std::exchange(at, at + count); };
+    device::BatchOut out;
+    for (const int64_t count : batch.num_nodes) out.nodes.push_back(take(count));
+    if (disjoint_) {
+      for (const int64_t count : batch.num_nodes) out.trees.push_back(take(count));
+    }
+    for (const int64_t count : batch.num_edges) {
+      out.rows.push_back(take(count));
+      out.cols.push_back(take(count));
+    }
+    if (plan_->get().block.backward) out.rows.swap(out.cols);
+    for (std::size_t r = 0; r < num_relations_; ++r) {
+      out.edges.push_back(edges[r].is_named != 0 ? take(batch.num_edges[r]) : nullptr);
+      out.names.push_back(edges[r].names);
+    }
+    subgraph_->write(out);
+  }
+
   void induce(const nb::list& graphs) {
-    const std::vector<device::GraphArrays> arrays = arrays_of(graphs);
+    const std::vector<device::GraphArrays> arrays = arrays_of(graphs, device_, num_relations_);
     nb::gil_scoped_release release;
     subgraph_->induce(arrays);
   }
@@ -121,7 +196,8 @@ class PyDeviceSubgraph {
     }
     if (backward) out.rows.swap(out.cols);
     out.edges = pointers(edges, num_relations_, "edges");
-    out.names = checked_names(names);
+    if (!names.empty()) check_length(names.size(), num_relations_, "names");
+    out.names = checked_names(names, arrays_);
     subgraph_->write(out);
   }
 
@@ -141,58 +217,45 @@ class PyDeviceSubgraph {
     return typed;
   }
 
-  // Edges are drawn from the graph alone: with a name for each of its edges none can lack one.
-  std::vector<AnyInts> checked_names(const Names& names) const {
-    if (!names.empty()) check_length(names.size(), num_relations_, "names");
-    std::vector<AnyInts> typed;
-    for (std::size_t r = 0; r < names.size(); ++r) {
-      const auto& [address, width, count] = names[r];
-      typed.push_back({reinterpret_cast<const void*>(address), width});
-      if (address == 0) continue;
-      if (width != 4 && width != 8) throw nb::value_error("names must have 4 or 8 bytes");
-      const int64_t needed = r < num_named_.size() ? num_named_[r] : 0;
-      if (count < needed) {
-        throw nb::index_error(("edge " + std::to_string(count) + " of edge type " +
-                               std::to_string(r) + " has no name: edges are below " +
-                               std::to_string(needed) + ", and there are " + std::to_string(count) +
-                               " names")
-                                  .c_str());
-      }
-    }
-    return typed;
-  }
-
-  std::vector<device::GraphArrays> arrays_of(const nb::list& graphs) const {
-    if (nb::len(graphs) != num_relations_) {
-      throw nb::value_error("there must be a graph for each edge type");
-    }
-    std::vector<device::GraphArrays> arrays;
-    for (const nb::handle item : graphs) {
-      if (!nb::isinstance<DeviceGraph>(item)) {
-        throw nb::type_error("graphs must hold a DeviceGraph for each edge type");
-      }
-      const auto& graph = nb::cast<const DeviceGraph&>(item);
-      // Several streams of one GPU may read the same graph.
-      if (graph.device()->name() != (*device_)->name()) {
-        throw nb::value_error("a graph belongs to another device than the subgraph");
-      }
-      arrays.push_back(graph.arrays_for(device_));
-    }
-    return arrays;
+  const std::vector<device::EdgeTarget>& edges_of_plan() const {
+    if (plan_ == nullptr) throw nb::value_error("the batch was not drawn by a plan");
+    return plan_->get().block.edges;
   }
 
   std::shared_ptr<PyDevice> device_;
   std::size_t num_types_;
   std::size_t num_relations_;
   bool with_edges_;
+  bool disjoint_;
+  // What is being drawn from, and what is written to: it outlives the object that uses it.
+  std::vector<device::GraphArrays> arrays_;
+  nb::list graphs_;
+  nb::object block_;
+  std::shared_ptr<PyDevicePlan> plan_;
   std::unique_ptr<device::DeviceSubgraph> subgraph_;
-  std::vector<int64_t> num_named_;  // edges of an edge type are below this
-  nb::list graphs_;                 // those that are being drawn from
 };
 
 }  // namespace
 
 void bind_device_subgraph(nb::module_& m) {
+  nb::class_<PyDevicePlan>(m, "DevicePlan",
+                           R"(What all batches of a sampler on a device have in common.
+
+Args:
+    device, graphs, hops, cuda_graph: as of `DeviceSubgraph` and its `sample`.
+    names: as of `DeviceSubgraph.write`.
+    named: for each edge type, whether batches have the names of edges.
+    backward: exchange rows and columns.
+
+Raises:
+    IndexError: there are fewer names than edges.
+    ValueError: arguments for another number of edge types, or graphs of another device.)")
+      .def(nb::init<SharedDevice, nb::list, HopTable, bool, const Names&, const std::vector<bool>&,
+                    bool>(),
+           nb::arg("device"), nb::arg("graphs"), nb::arg("hops"), nb::arg("cuda_graph"),
+           nb::arg("names"), nb::arg("named"), nb::arg("backward") = false)
+      .def_prop_ro("block_words", &PyDevicePlan::block_words,
+                   "Entries that a block for the next batch should have; 0: not known yet.");
   nb::class_<PyDeviceSubgraph>(m, "DeviceSubgraph", R"(A batch's subgraph while a device draws it.
 
 As `Subgraph`, and equal to what it draws, bit for bit. Seeds and exclusions are NumPy arrays;
@@ -223,6 +286,38 @@ Args:
 
 With `cuda_graph`, the kernels of a batch are recorded once and played again for later batches of
 the same graphs and fan-outs, of as many seeds or fewer.)")
+      .def("draw", &PyDeviceSubgraph::draw, nb::arg("plan"), nb::arg("seeds"), nb::arg("run_key"),
+           nb::arg("batch"), nb::arg("excluded"), nb::arg("block").none() = nb::none(),
+           nb::arg("address") = 0, nb::arg("words") = 0,
+           R"(Begins a batch, draws all hops, and has them written as soon as they are drawn.
+
+All arrays of the batch lie in one block of int64, one behind the other: nodes of each node type;
+their trees, in a disjoint batch; [2, num_edges] ends of each edge type; the named edges' names.
+Waits for nothing.
+
+Args:
+    plan: what all batches have in common.
+    seeds: (node type, ids, times or None) each.
+    run_key, batch: key of the draws.
+    excluded: (relation, rows, neighbors) each, as of `exclude`.
+    block: what owns the block; kept until `take_block`.
+    address, words: of the block, in the device's memory, and its entries; 0: there is none.)")
+      .def("settle", &PyDeviceSubgraph::settle,
+           R"(Waits for what `draw` launched. Other threads may use the device meanwhile.
+
+Returns:
+    Whether the batch is complete and in its block. Otherwise the next question for it may draw it
+    again, and `write_block` writes it.)")
+      .def("take_block", &PyDeviceSubgraph::take_block,
+           "Returns what owns the batch's block, or None, and keeps it no longer.")
+      .def("layout", &PyDeviceSubgraph::layout,
+           R"(Lengths of a block's arrays; waits for the batch if it is not known.
+
+Returns:
+    lengths, words, nodes_per_hop, edges_per_hop: the length of each array, their sum, and what hops
+    found, of each type.)")
+      .def("write_block", &PyDeviceSubgraph::write_block, nb::arg("address"),
+           "Writes the batch to a block of as many entries as `layout` says.")
       .def("induce", &PyDeviceSubgraph::induce, nb::arg("graphs"),
            "Replaces the edges by all edges among the batch's nodes. Waits twice an edge type.")
       .def("add_reverses", &PyDeviceSubgraph::add_reverses, nb::arg("reversals"),

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "khop/cuda/check.hpp"
+#include "khop/cuda/handles.hpp"
 #include "khop/cuda/host_memory.hpp"
 #include "khop/cuda/staging.hpp"
 #include "khop/cuda/stream.hpp"
@@ -63,36 +64,10 @@ __global__ void __launch_bounds__(device::kBlockThreads, kBlocksAtATime) run_blo
   step(device::Block{static_cast<int64_t>(blockIdx.x), static_cast<int64_t>(gridDim.x)}, shared);
 }
 
-// A graph of kernels, ready to be launched.
-class Recording {
- public:
-  Recording() = default;
-  // Of a graph, which is not needed any more then; `device` is the current one.
-  Recording(int device, cudaGraph_t graph) : device_(device) {
-    const cudaError_t error = cudaGraphInstantiate(&graph_, graph, 0);
-    cudaGraphDestroy(graph);
-    check(error, "cudaGraphInstantiate");
-  }
-  Recording(Recording&& other) noexcept
-      : device_(other.device_), graph_(std::exchange(other.graph_, nullptr)) {}
-  Recording& operator=(Recording&& other) noexcept {
-    std::swap(device_, other.device_);
-    std::swap(graph_, other.graph_);
-    return *this;
-  }
-  ~Recording() {
-    if (graph_ != nullptr) quietly(device_, [this] { cudaGraphExecDestroy(graph_); });
-  }
-  cudaGraphExec_t get() const { return graph_; }
-
- private:
-  int device_ = 0;
-  cudaGraphExec_t graph_ = nullptr;
-};
-
 class Backend {
  public:
   using Recording = cuda::Recording;
+  using Mark = cuda::Mark;
 
   // `stream` 0: one of its own.
   Backend(int device, cudaStream_t stream, device::Allocator allocator)
@@ -178,13 +153,21 @@ class Backend {
     }
   }
   void download_pinned(void* to, const void* from, std::size_t bytes) {
-    const OnDevice on(device_);
     copy(to, from, bytes, cudaMemcpyDeviceToHost);
-    synchronize();
   }
   void fill(void* memory, int byte, std::size_t bytes) {
     const OnDevice on(device_);
     if (bytes > 0) KHOP_CUDA_CHECK(cudaMemsetAsync(memory, byte, bytes, stream_));
+  }
+
+  void mark(Mark& mark) {
+    const OnDevice on(device_);
+    KHOP_CUDA_CHECK(cudaEventRecord(mark.get(), stream_));
+  }
+  // Unlike `synchronize`, not for what was asked for after it.
+  void wait(Mark& mark) {
+    const OnDevice on(device_);
+    KHOP_CUDA_CHECK(cudaEventSynchronize(mark.get()));
   }
   void synchronize() {
     const OnDevice on(device_);

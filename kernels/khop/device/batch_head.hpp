@@ -1,15 +1,19 @@
-// Exchange between host and device for a batch: one block of words, up before it and, as far as the
-// host asks for it, down after it. On the host it lies in page-locked memory: copies are made by
-// the device, in the order of its work, and only a read of the result waits for them.
+// Exchange between host and device for a batch: one block of words, up before it and, in part, down
+// after it. On the host it lies in page-locked memory: copies are made by the device, in the order
+// of its work, and only a read of the result waits for them.
 #pragma once
 
 #include <cstdint>
 #include <cstring>
+#include <numeric>
 #include <type_traits>
+#include <vector>
 
 #include "khop/core/sizes.hpp"
+#include "khop/device/sample_plan.hpp"
 #include "khop/device/steps/batch_view.hpp"
 #include "khop/device/steps/memory.hpp"
+#include "khop/device/steps/write_ahead.hpp"
 
 namespace khop::device {
 
@@ -20,11 +24,13 @@ struct HeadSizes {
   int64_t hops = 0;
   int64_t times = 0;
   int64_t seeds = 0;
-  int64_t others = 0;  // words about edges that are excluded
+  int64_t others = 0;   // words about edges that are excluded
+  bool writes = false;  // the batch is written when it is drawn
 
   bool operator==(const HeadSizes& other) const {
     return types == other.types && relations == other.relations && hops == other.hops &&
-           times == other.times && seeds == other.seeds && others == other.others;
+           times == other.times && seeds == other.seeds && others == other.others &&
+           writes == other.writes;
   }
 };
 
@@ -55,10 +61,30 @@ class BatchHead {
   }
 
   const HeadSizes& sizes() const { return sizes_; }
-  void upload() { backend_.upload_pinned(words_.data(), host_, bytes_of(at_, kWord)); }
-  // Waits.
+  void upload() { backend_.upload_pinned(words_.data(), host_, bytes_of(num_uploaded_, kWord)); }
   void download() {
     backend_.download_pinned(host_, words_.data(), bytes_of(num_returned_, kWord));
+  }
+
+  // What was drawn, after a download. `seeds`: of each node type.
+  BatchShape shape(const std::vector<int64_t>& seeds) const {
+    BatchShape shape;
+    for (int64_t t = 0; t < sizes_.types; ++t) {
+      shape.num_nodes.push_back(states.host[t].nodes);
+      auto& hops = shape.nodes_per_hop.emplace_back();
+      hops.push_back(seeds[static_cast<std::size_t>(t)]);
+      for (int64_t h = 0; h < sizes_.hops; ++h) {
+        hops.push_back(hop_sizes.host[h * sizes_.types + t]);
+      }
+    }
+    for (int64_t r = 0; r < sizes_.relations; ++r) {
+      auto& hops = shape.edges_per_hop.emplace_back();
+      for (int64_t h = 0; h < sizes_.hops; ++h) {
+        hops.push_back(records.host[h * sizes_.relations + r].num_edges);
+      }
+      shape.num_edges.push_back(std::accumulate(hops.begin(), hops.end(), int64_t{0}));
+    }
+    return shape;
   }
 
   Part<TypeState> states{};
@@ -74,9 +100,14 @@ class BatchHead {
   Part<int64_t> row_starts{};
   Part<int64_t> pick_starts{};
   Part<int64_t> seed_starts{};
+  Part<BlockTarget> target{};
+  Part<EdgeTarget> edge_targets{};
   Part<int64_t> times{};
   Part<int64_t> seeds{};
   Part<int64_t> others{};
+  // The device's own.
+  Part<BlockPart> parts{};  // node types, then edge types
+  Part<Piece> pieces{};     // a node type each, then of each edge type a hop each
 
  private:
   // Sets where the parts lie; returns how many words have to be cleared. Without memory it counts.
@@ -104,10 +135,15 @@ class BatchHead {
     place(row_starts, sizes_.relations + 1);
     place(pick_starts, sizes_.relations + 1);
     place(seed_starts, sizes_.types + 1);
+    place(target, sizes_.writes ? 1 : 0);
+    place(edge_targets, sizes_.writes ? sizes_.relations : 0);
     const int64_t num_cleared = at_;
     place(times, sizes_.times);
     place(seeds, sizes_.seeds);
     place(others, sizes_.others);
+    num_uploaded_ = at_;
+    place(parts, sizes_.writes ? sizes_.types + sizes_.relations : 0);
+    place(pieces, sizes_.writes ? sizes_.types + sizes_.relations * sizes_.hops : 0);
     return num_cleared;
   }
 
@@ -135,6 +171,7 @@ class BatchHead {
   int64_t host_capacity_ = 0;
   int64_t at_ = 0;
   int64_t num_returned_ = 0;
+  int64_t num_uploaded_ = 0;
   HeadSizes sizes_;
 };
 

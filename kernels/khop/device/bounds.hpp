@@ -45,6 +45,23 @@ struct Room {
   // share them.
   int64_t eager = 0;
 
+  // Takes over what a batch turned out to need. Returns whether any of it is new.
+  bool learn(const TypeState* states, const Needs& needs) {
+    bool is_new = false;
+    const auto note = [&is_new](int64_t& room, int64_t needed) {
+      const int64_t wanted = needed + needed / 4;
+      is_new |= wanted > room;
+      room = std::max(room, wanted);
+    };
+    for (std::size_t t = 0; t < positions.size(); ++t) note(positions[t], states[t].needed);
+    note(rows, needs.rows);
+    note(picks, needs.picks);
+    note(edges, needs.edges);
+    note(candidates, needs.candidates);
+    note(scratch, needs.scratch);
+    return is_new;
+  }
+
   // For what may need `most` entries, of which batches so far have needed `learned`.
   int64_t entries(int64_t most, int64_t learned) const { return entries(most, learned, eager); }
   int64_t positions_of(std::size_t type, int64_t most) const {

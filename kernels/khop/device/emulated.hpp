@@ -68,8 +68,10 @@ class EmulatedBackend {
       copy(to, from, bytes);
     }
   }
+  void download_pinned(void* to, const void* from, std::size_t bytes) {
+    upload_pinned(to, from, bytes);
+  }
   void download(void* to, const void* from, std::size_t bytes) { copy(to, from, bytes); }
-  void download_pinned(void* to, const void* from, std::size_t bytes) { copy(to, from, bytes); }
   void copy(void* to, const void* from, std::size_t bytes) {
     if (bytes > 0) std::memcpy(to, from, bytes);
   }
@@ -77,6 +79,11 @@ class EmulatedBackend {
     if (bytes > 0) std::memset(memory, byte, bytes);
   }
   void synchronize() {}
+  struct Mark {
+    explicit Mark(const EmulatedBackend&) {}
+  };
+  void mark(Mark&) {}
+  void wait(Mark&) {}
   struct OnDevice {};
   OnDevice on_device() const { return {}; }
   void wait_quietly() noexcept {}

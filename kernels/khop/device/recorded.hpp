@@ -17,10 +17,12 @@ struct Recorded {
   std::vector<HopMethod> methods;
   bool is_timed = false;
   int64_t num_wide = 0;
+  int64_t most_items = 0;  // that are written
 
   bool operator==(const Recorded& other) const {
     return sizes == other.sizes && hops == other.hops && methods == other.methods &&
-           is_timed == other.is_timed && num_wide == other.num_wide;
+           is_timed == other.is_timed && num_wide == other.num_wide &&
+           most_items == other.most_items;
   }
 };
 

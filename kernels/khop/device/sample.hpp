@@ -31,16 +31,16 @@ class BatchOn {
           bool with_edges, bool disjoint, int64_t room)
       : backend_(backend),
         relations_(std::move(relations)),
+        order_(relations_, num_nodes.size()),
         with_edges_(with_edges),
         disjoint_(disjoint),
         head_(backend),
-        memory_(backend) {
-    check_relations(relations_, num_nodes.size());
+        memory_(backend),
+        downloaded_(backend) {
     for (std::size_t r = 0; r < relations_.size(); ++r) excluded_.emplace_back(backend);
     for (const int64_t count : num_nodes) types_.emplace_back(backend, count, disjoint);
     learned_.positions.assign(num_nodes.size(), 0);
     learned_.eager = room;
-    order_relations();
   }
   BatchOn(const BatchOn&) = delete;
   BatchOn& operator=(const BatchOn&) = delete;
@@ -94,6 +94,18 @@ class BatchOn {
   // Whether the batch has been waited for.
   bool is_drawn() const { return is_drawn_; }
 
+  // Waits for what was launched. Returns whether the batch is drawn with it: `finish` then launches
+  // nothing. Another thread may launch other batches meanwhile.
+  bool wait() {
+    if (is_drawn_) return true;
+    if (!is_under_way_ || has_failed_) return false;
+    wait_for_download();
+    return head_.error.host->code == DeviceError::kNone && head_.needs.host->exceeded == 0;
+  }
+
+  // What it was written to when it was drawn, if it fits. Null: nothing.
+  const BatchBlock* block() const { return head_.sizes().writes ? &plan_->block : nullptr; }
+
   // Waits for the batch, and draws it again where it found too little room.
   void finish() {
     if (!plan_.has_value()) sample(plan_without_hops(relations_.size()));
@@ -102,8 +114,7 @@ class BatchOn {
         throw std::runtime_error(
             "the batch could not be drawn, as an earlier error said: begin another one");
       }
-      head_.download();
-      is_under_way_ = false;
+      if (is_under_way_) wait_for_download();
       check_error(*head_.error.host);
       if (head_.needs.host->exceeded == 0) break;
       draw_with_more();
@@ -113,25 +124,9 @@ class BatchOn {
 
   // What was drawn; after `finish`.
   BatchShape shape() {
-    BatchShape shape;
-    for (std::size_t t = 0; t < types_.size(); ++t) {
-      shape.num_nodes.push_back(head_.states.host[t].nodes);
-      auto& hops = shape.nodes_per_hop.emplace_back();
-      hops.push_back(static_cast<int64_t>(types_[t].seeds.size()));
-      for (std::size_t h = 0; h < plan_->num_hops(); ++h) {
-        hops.push_back(head_.hop_sizes.host[h * types_.size() + t]);
-      }
-    }
-    for (std::size_t r = 0; r < relations_.size(); ++r) {
-      auto& hops = shape.edges_per_hop.emplace_back();
-      int64_t total = 0;
-      for (std::size_t h = 0; h < plan_->num_hops(); ++h) {
-        hops.push_back(record(h, r).num_edges);
-        total += hops.back();
-      }
-      shape.num_edges.push_back(total);
-    }
-    return shape;
+    std::vector<int64_t> seeds;
+    for (const auto& type : types_) seeds.push_back(static_cast<int64_t>(type.seeds.size()));
+    return head_.shape(seeds);
   }
 
   // For what is made of a drawn batch.
@@ -169,17 +164,6 @@ class BatchOn {
     }
   }
 
-  // Edge types in the order in which a hop goes over them (batch_view.hpp).
-  void order_relations() {
-    for (std::size_t r = 0; r < relations_.size(); ++r) order_.push_back(r);
-    std::stable_sort(order_.begin(), order_.end(), [&](std::size_t a, std::size_t b) {
-      return relations_[a].source < relations_[b].source;
-    });
-    first_relations_.assign(types_.size() + 1, 0);
-    for (const Relation& r : relations_) ++first_relations_[index(r.source) + 1];
-    std::partial_sum(first_relations_.begin(), first_relations_.end(), first_relations_.begin());
-  }
-
   // Makes room, uploads what to draw, and launches it.
   void draw() {
     if (is_under_way_) backend_.synchronize();  // what was uploaded is about to be overwritten
@@ -199,9 +183,11 @@ class BatchOn {
       head_.upload();
       find_excluded();
       steps().launch();
+      head_.download();
     } else {
       launch_steps(moved);
     }
+    backend_.mark(downloaded_);
     has_failed_ = false;
   }
 
@@ -209,7 +195,7 @@ class BatchOn {
   // more than the memory has.
   void draw_with_more() {
     const Room known = learned_;
-    if (!learn()) {
+    if (!learned_.learn(head_.states.host, *head_.needs.host)) {
       throw std::runtime_error(
           "a batch has more edges than its graph had when the device got it: a graph must not "
           "change while it is read in place. If it did not, please report this");
@@ -254,6 +240,7 @@ class BatchOn {
     sizes.hops = static_cast<int64_t>(plan_->num_hops());
     for (const int64_t count : most_seeds) sizes.seeds += count;
     sizes.times = is_timed_ ? sizes.seeds : 0;
+    sizes.writes = plan_->block.words != nullptr && plan_->num_hops() > 0;
     const int64_t num_trees = disjoint_ ? sizes.seeds : 0;
     for (std::size_t r = 0; r < relations_.size(); ++r) {
       if (excluded_[r].empty()) continue;
@@ -272,23 +259,45 @@ class BatchOn {
     write_seeds();
     for (std::size_t t = 0; t < types_.size(); ++t) {
       SampleBuffer& buffer = head_.buffers.host[t] = types_[t].buffer();
-      buffer.first_relation = first_relations_[t];
-      buffer.end_relation = first_relations_[t + 1];
+      buffer.first_relation = order_.first[t];
+      buffer.end_relation = order_.first[t + 1];
     }
-    for (std::size_t k = 0; k < order_.size(); ++k) {
-      const std::size_t r = order_[k];
+    for (std::size_t k = 0; k < order_.relations.size(); ++k) {
+      const std::size_t r = order_.relations[k];
       const GraphArrays& graph = plan_->graphs[r];
       head_.relations.host[k] = {graph.view(), excluded_[r].list(), relations_[r].source,
                                  relations_[r].destination, static_cast<int64_t>(r)};
       for (std::size_t h = 0; h < plan_->num_hops(); ++h) {
-        HopStep& step = head_.steps.host[h * order_.size() + k] = bounds_->steps[h][r];
+        HopStep& step = head_.steps.host[h * order_.relations.size() + k] = bounds_->steps[h][r];
         step.options = step.options.at({plan_->run_key, plan_->batch, static_cast<uint32_t>(h),
                                         static_cast<uint32_t>(r),
                                         static_cast<uint32_t>(relations_[r].source)});
         step.options.last &= graph.times != nullptr;
       }
     }
+    if (head_.sizes().writes) write_target();
     steps().plan_first_rows();
+  }
+
+  void write_target() {
+    const BatchBlock& block = plan_->block;
+    *head_.target.host = {block.words, block.capacity, block.backward ? 1 : 0, 0};
+    std::copy(block.edges.begin(), block.edges.end(), head_.edge_targets.host);
+  }
+
+  void wait_for_download() {
+    backend_.wait(downloaded_);
+    is_under_way_ = false;
+  }
+
+  // Nodes and edges that a batch has at most.
+  int64_t most_items() const {
+    int64_t most = 0;
+    for (std::size_t t = 0; t < types_.size() && head_.sizes().writes; ++t) {
+      const int64_t positions = bounds_->room.positions[t];
+      most += positions + (disjoint_ ? positions : std::min(positions, types_[t].num_ids()));
+    }
+    return most;
   }
 
   void write_seeds() {
@@ -324,13 +333,15 @@ class BatchOn {
     const auto upload_and_launch = [&] {
       head_.upload();
       steps().launch();
+      head_.download();
     };
     if (!plan_->as_graph || afresh) {
       recording_.reset();
       upload_and_launch();
       return;
     }
-    const Recorded now{head_.sizes(), bounds_->hops, methods_of(*plan_), is_timed_, num_wide()};
+    const Recorded now{head_.sizes(), bounds_->hops, methods_of(*plan_),
+                       is_timed_,     num_wide(),    most_items()};
     if (!recording_.has_value() || !(recorded_ == now)) {
       recording_ = backend_.record(upload_and_launch);
       recorded_ = now;
@@ -343,34 +354,12 @@ class BatchOn {
   }
 
   BatchSteps<Backend> steps() {
-    return {backend_, head_, memory_, bounds_->hops, is_timed_, num_wide() > 0};
-  }
-
-  // Returns whether it learns anything new.
-  bool learn() {
-    bool is_new = false;
-    const auto note = [&is_new](int64_t& room, int64_t needed) {
-      const int64_t wanted = needed + needed / 4;
-      is_new |= wanted > room;
-      room = std::max(room, wanted);
-    };
-    const Needs& needs = *head_.needs.host;
-    for (std::size_t t = 0; t < types_.size(); ++t) {
-      note(learned_.positions[t], head_.states.host[t].needed);
-    }
-    note(learned_.rows, needs.rows);
-    note(learned_.picks, needs.picks);
-    note(learned_.edges, needs.edges);
-    note(learned_.candidates, needs.candidates);
-    note(learned_.scratch, needs.scratch);
-    return is_new;
+    return {backend_, head_, memory_, bounds_->hops, is_timed_, num_wide() > 0, most_items()};
   }
 
   Backend& backend_;
   std::vector<Relation> relations_;
-  std::vector<std::size_t> order_;
-  std::vector<int64_t>
-      first_relations_;  // by node type of the neighbours, in that order; and the end
+  RelationOrder order_;
   bool with_edges_;
   bool disjoint_;
   std::vector<TypeMemory<Backend>> types_;
@@ -390,6 +379,7 @@ class BatchOn {
 
   BatchHead<Backend> head_;
   BatchMemory<Backend> memory_;
+  typename Backend::Mark downloaded_;  // when the host has what it asks for
   std::optional<typename Backend::Recording> recording_;
   Recorded recorded_;
 };

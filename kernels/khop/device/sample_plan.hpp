@@ -1,9 +1,11 @@
 // Plan by which a device draws a batch, and the shape of the result.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <numeric>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -11,8 +13,17 @@
 #include "khop/core/hop_options.hpp"
 #include "khop/core/subgraph.hpp"
 #include "khop/device/graph.hpp"
+#include "khop/device/steps/write_ahead.hpp"
 
 namespace khop::device {
+
+// Where a batch is written as soon as it is drawn: see steps/write_ahead.hpp.
+struct BatchBlock {
+  int64_t* words = nullptr;  // null: nowhere
+  int64_t capacity = 0;
+  std::vector<EdgeTarget> edges;  // an edge type each
+  bool backward = false;
+};
 
 struct SamplePlan {
   std::vector<GraphArrays> graphs;            // an edge type each
@@ -21,8 +32,25 @@ struct SamplePlan {
   uint64_t batch = 0;
   // Captures the batch's kernels and launches them again for batches of the same plan.
   bool as_graph = false;
+  BatchBlock block;
 
   std::size_t num_hops() const { return hops.empty() ? 0 : hops[0].size(); }
+};
+
+// Edge types in the order in which a hop goes over them (batch_view.hpp).
+struct RelationOrder {
+  RelationOrder(const std::vector<Relation>& of, std::size_t num_types) {
+    check_relations(of, num_types);
+    for (std::size_t r = 0; r < of.size(); ++r) relations.push_back(r);
+    std::stable_sort(relations.begin(), relations.end(),
+                     [&](std::size_t a, std::size_t b) { return of[a].source < of[b].source; });
+    first.assign(num_types + 1, 0);
+    for (const Relation& r : of) ++first[static_cast<std::size_t>(r.source) + 1];
+    std::partial_sum(first.begin(), first.end(), first.begin());
+  }
+
+  std::vector<std::size_t> relations;
+  std::vector<int64_t> first;  // by node type of the neighbours, in that order; and the end
 };
 
 struct BatchShape {
@@ -44,10 +72,23 @@ struct BatchOut {
   std::vector<AnyInts> names;  // of all edges of the graph that the batch was drawn from
 };
 
+// Entries of a block that a batch takes.
+inline int64_t words_of(const BatchShape& shape, bool disjoint,
+                        const std::vector<EdgeTarget>& edges) {
+  int64_t words = 0;
+  for (const int64_t count : shape.num_nodes) words += disjoint ? 2 * count : count;
+  for (std::size_t r = 0; r < shape.num_edges.size(); ++r) {
+    words += shape.num_edges[r] * (edges[r].is_named != 0 ? 3 : 2);
+  }
+  return words;
+}
+
 // Without any hops: the seeds alone.
 inline SamplePlan plan_without_hops(std::size_t num_relations) {
-  return {std::vector<GraphArrays>(num_relations),
-          std::vector<std::vector<HopOptions>>(num_relations)};
+  SamplePlan plan;
+  plan.graphs.resize(num_relations);
+  plan.hops.resize(num_relations);
+  return plan;
 }
 
 inline void check_options(const HopOptions& options, const GraphArrays& graph) {
@@ -65,7 +106,7 @@ inline void check_options(const HopOptions& options, const GraphArrays& graph) {
 
 // Throws where a graph lacks what a hop over it needs.
 inline void check_plan(const SamplePlan& plan) {
-  for (std::size_t r = 0; r < plan.hops.size(); ++r) {
+  for (std::size_t r = 0; r < plan.graphs.size(); ++r) {
     for (const HopOptions& options : plan.hops[r]) check_options(options, plan.graphs[r]);
   }
 }

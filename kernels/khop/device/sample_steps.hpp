@@ -22,13 +22,15 @@ class BatchSteps {
   static constexpr int64_t kNumberingBlocks = 768;
 
   BatchSteps(Backend& backend, const BatchHead<Backend>& head, BatchMemory<Backend>& memory,
-             const std::vector<HopBounds>& hops, bool is_timed, bool has_wide_keys)
+             const std::vector<HopBounds>& hops, bool is_timed, bool has_wide_keys,
+             int64_t most_items)
       : backend_(backend),
         head_(head),
         memory_(memory),
         hops_(hops),
         is_timed_(is_timed),
-        has_wide_keys_(has_wide_keys) {}
+        has_wide_keys_(has_wide_keys),
+        most_items_(most_items) {}
 
   // Plans the rows of the first hop, on the host.
   void plan_first_rows() const {
@@ -44,6 +46,10 @@ class BatchSteps {
     backend_.run(Count{head_.sizes().seeds, starts + batch.num_types},
                  PlaceSeeds{batch, head_.seeds.device, starts});
     for (std::size_t h = 0; h < hops_.size(); ++h) launch_hop(h, batch);
+    if (!head_.sizes().writes) return;
+    const PlanWrite plan = plan_write(hops_.size() - 1, batch);
+    backend_.run(Count{most_items_, &plan.target->num_items},
+                 WriteAhead{plan.pieces, plan.num_pieces()});
   }
 
  private:
@@ -60,6 +66,17 @@ class BatchSteps {
   PlanRows plan_rows(std::size_t h, const BatchView& batch, const HopStep* steps) const {
     if (h >= hops_.size()) return {batch, nullptr, 0, 0};
     return {batch, steps + h * batch.num_relations, hops_[h].rows, hops_[h].picks};
+  }
+
+  PlanWrite plan_write(std::size_t h, const BatchView& batch) const {
+    const bool is_last = h + 1 == hops_.size();
+    return {batch,
+            is_last && head_.sizes().writes ? head_.target.device : nullptr,
+            head_.edge_targets.device,
+            head_.records.device,
+            head_.parts.device,
+            head_.pieces.device,
+            static_cast<int64_t>(hops_.size())};
   }
 
   void launch_hop(std::size_t h, const BatchView& batch) {
@@ -88,7 +105,8 @@ class BatchSteps {
         EndHop{edges, found, memory_.ranks(), num_candidates, memory_.most_candidates(), scratch,
                head_.records.device + h * batch.num_relations,
                head_.hop_sizes.device + h * batch.num_types,
-               plan_rows(h + 1, batch, head_.steps.device), backend_.block_words()});
+               plan_rows(h + 1, batch, head_.steps.device), plan_write(h, batch),
+               backend_.block_words()});
   }
 
   // All edge types of a hop are drawn by the same method.
@@ -126,6 +144,7 @@ class BatchSteps {
   const std::vector<HopBounds>& hops_;
   bool is_timed_;
   bool has_wide_keys_;
+  int64_t most_items_;  // nodes and edges to be written
 };
 
 }  // namespace khop::device

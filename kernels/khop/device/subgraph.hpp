@@ -35,6 +35,10 @@ class DeviceSubgraph {
   virtual void induce(const std::vector<GraphArrays>& graphs) = 0;
   virtual void add_reverses(const std::vector<Reversal>& reversals, bool keep_edges) = 0;
 
+  // Waits for what `sample` launched. Returns whether the batch is complete with it, and written to
+  // the block of its plan: only then does it take no more launches. Other threads may use the
+  // device meanwhile.
+  virtual bool settle() = 0;
   // Whether `shape` answers at once.
   virtual bool is_known() const = 0;
   virtual const BatchShape& shape() = 0;

@@ -40,6 +40,12 @@ class SubgraphOn final : public DeviceSubgraph {
     batch_.sample(std::move(plan));
   }
 
+  bool settle() override {
+    if (!batch_.wait()) return false;
+    finish();
+    const BatchBlock* const block = batch_.block();
+    return block != nullptr && words_of(shape_, batch_.disjoint(), block->edges) <= block->capacity;
+  }
   bool is_known() const override { return batch_.is_drawn(); }
   const BatchShape& shape() override {
     finish();

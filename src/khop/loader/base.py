@@ -210,10 +210,12 @@ class EpochLoader(StatefulLoader):
             drawn = drawn_beside(way.draw, batches, is_pure and torch_threads() > 1)
             return MadeBatches(map(way.join, drawn), drawn.close, self._finish, False, epoch)
         work = self.num_workers, self.num_workers * (self.prefetch_factor or 2), self.timeout
+        # More threads than one take turns: while one waits for a batch, another launches the next.
+        begin = way.begin if self.num_workers == 1 and way.begins else None
         if way.joins_here:
-            drawing = BackgroundIterator(way.draw, batches, *work)
+            drawing = BackgroundIterator(way.draw, batches, *work, begin)
             return MadeBatches(map(way.join, drawing), drawing.close, self._finish, False, epoch)
-        threads = BackgroundIterator(way.make, batches, *work)
+        threads = BackgroundIterator(way.make, batches, *work, begin)
         return MadeBatches(threads, threads.close, self._finish, True, epoch)
 
     def _check_resumable(self) -> None:

@@ -36,7 +36,7 @@ from khop.loader.selection import LinkInputs
 from khop.sampler.arguments import check_times, given_times
 from khop.sampler.link_spec import ExcludeSeedEdges, LinkSpec
 from khop.sampler.methods import SamplingMethod
-from khop.sampler.pyg.device import DeviceOptions
+from khop.sampler.pyg.device import Begun, DeviceOptions
 from khop.sampler.pyg.draw_scope import BatchKey
 from khop.sampler.pyg.links import LinkOptions, link_metadata
 from khop.sampler.pyg.neighbor import NeighborSampler
@@ -216,6 +216,12 @@ class LinkNeighborLoader(
         sampler = self._inputs.sampler
         drawn, seeds = self.link_sampler.draw_links(sampler, links, positions.key)
         return drawn, link_metadata(tags, sampler.spec, seeds)
+
+    def _begin_planned(self, positions: KeyedBatch) -> tuple[Begun, Any]:
+        links, tags = self._inputs.take(positions.positions)
+        sampler = self._inputs.sampler
+        begun = self.link_sampler.begin_links(sampler, links, positions.key)
+        return begun, link_metadata(tags, sampler.spec, begun.seeds)
 
     def _link_spec(self) -> tuple[LinkSpec | None, list[Any]]:
         neg, weights = self.neg_sampling, [None, None]

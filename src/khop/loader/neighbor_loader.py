@@ -29,7 +29,7 @@ from khop.loader.iteration.epochs import KeyedBatch
 from khop.loader.selection import NodeInputs
 from khop.sampler.arguments import check_times
 from khop.sampler.methods import Hgt, SamplingMethod
-from khop.sampler.pyg.device import DeviceOptions
+from khop.sampler.pyg.device import Begun, DeviceOptions
 from khop.sampler.pyg.draw_scope import BatchKey
 from khop.sampler.pyg.neighbor import NeighborSampler
 from khop.sampler.pyg.output import SampledSubgraph
@@ -220,6 +220,10 @@ class NeighborLoader(EpochLoader, torch_geometric.loader.NeighborLoader):  # typ
     def _draw_planned(self, positions: KeyedBatch) -> tuple[SampledSubgraph, Any]:
         seeds, metadata = self._inputs.take(positions.positions)
         return self.node_sampler.draw_nodes([seeds], positions.key), metadata
+
+    def _begin_planned(self, positions: KeyedBatch) -> tuple[Begun, Any]:
+        seeds, metadata = self._inputs.take(positions.positions)
+        return self.node_sampler.begin_nodes([seeds], positions.key), metadata
 
     @property
     def _padded_seeds(self) -> NodeType | None:

@@ -14,7 +14,9 @@
 //   void upload(to, from_host, bytes);                the source may change when the call is over
 //   void download(to_host, from, bytes);              waits
 //   void upload_pinned(...), download_pinned(...)     with page-locked memory of the host, which
-//                                                     an upload reads when its turn comes
+//                                                     is read, or written, when its turn comes
+//   Mark; void mark(Mark&); void wait(Mark&);         a moment in the order of the calls, which any
+//                                                     thread may wait for
 //   void fill(pointer, byte, bytes);
 //   void run(Count, step);                            step(i) for each i below the count
 //   void run_on_threads(Count, most_threads, step);   step(i, thread), on as many threads at most;
@@ -24,13 +26,13 @@
 //                                                     own
 //   BlockWords* block_words();                        words that blocks of a launch share
 //   void sort(int64_t count, SortPairs, int bits);    stable, by the lowest bits of the keys
-//   Recording record(f); void launch(recording);        the steps and `upload_pinned` that f asks
-//   for
-//                                                     happen at each launch of the recording only
+//   Recording record(f); void launch(recording);      the steps and copies of page-locked memory
+//                                                     that f asks for happen at each launch of the
+//                                                     recording only
 //   void wait_quietly() noexcept;                     for destructors, in any thread
 //   on_device()                                       an object; while it lives, calls need not ask
 //                                                     which device is the thread's
-// All of it happens in the order of the calls; nothing but downloads waits.
+// All of it happens in the order of the calls; nothing but `download` and `wait` waits.
 #pragma once
 
 #include <cstdint>

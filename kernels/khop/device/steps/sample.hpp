@@ -16,6 +16,7 @@
 
 #include "khop/device/steps/batch_view.hpp"
 #include "khop/device/steps/pick_rows.hpp"
+#include "khop/device/steps/write_ahead.hpp"
 
 namespace khop::device {
 
@@ -152,6 +153,7 @@ struct EndHop {
   HopRecord* records;  // of this hop, by edge type
   int64_t* sizes;      // of this hop, by node type
   PlanRows next;
+  PlanWrite write;  // after the last hop
   BlockWords* words;
 
   KHOP_HD void operator()(const Block& block, Shared& shared) const {
@@ -181,6 +183,12 @@ struct EndHop {
     block.each([&](int t) {
       if (t == 0) next.add_up();
     });
+    if (write.target == nullptr) return;
+    for_each(write.num_parts(), [&](int64_t k) { write.count(k); });
+    block.each([&](int t) {
+      if (t == 0) write.add_up();
+    });
+    for_each(write.num_parts(), [&](int64_t k) { write.place(k); });
   }
 
  private:

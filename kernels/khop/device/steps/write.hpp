@@ -64,34 +64,31 @@ struct Piece {
   }
 };
 
-// Pieces of a step's items, one behind the other: each begins at its `first`.
+// Writes an item of pieces that lie one behind the other: each begins at its `first`.
+KHOP_HD void write_item(const Piece* pieces, int64_t count, int64_t item) {
+  int64_t low = 0;
+  int64_t high = count;
+  while (high - low > 1) {
+    const int64_t middle = low + (high - low) / 2;
+    if (pieces[middle].first <= item) {
+      low = middle;
+    } else {
+      high = middle;
+    }
+  }
+  pieces[low].write(item - pieces[low].first);
+}
+
 struct Pieces {
   static constexpr int kMost = 3584 / static_cast<int>(sizeof(Piece));
   Piece pieces[kMost];
   int count;
-
-  KHOP_HD const Piece& of(int64_t item) const {
-    int low = 0;
-    int high = count;
-    while (high - low > 1) {
-      const int middle = low + (high - low) / 2;
-      if (pieces[middle].first <= item) {
-        low = middle;
-      } else {
-        high = middle;
-      }
-    }
-    return pieces[low];
-  }
 };
 
 struct WritePieces {
   Pieces pieces;
 
-  KHOP_HD void operator()(int64_t item) const {
-    const Piece& piece = pieces.of(item);
-    piece.write(item - piece.first);
-  }
+  KHOP_HD void operator()(int64_t item) const { write_item(pieces.pieces, pieces.count, item); }
 };
 
 // Collects pieces, and has them written: in one launch, unless they are very many.

@@ -29,7 +29,8 @@ from khop.channel.arena import ArenaReader
 from khop.channel.device_arena import DeviceArenaReader
 from khop.data.device import current_gpu, full_name, open_device, parse_device
 from khop.distributed.loaders.widening import Widening
-from khop.sampler.pyg.device import STREAMS, on_stream, tensors_in, wait_and_record_stream
+from khop.sampler.pyg.device import on_stream, tensors_in, wait_and_record_stream
+from khop.sampler.pyg.streams import STREAMS
 
 
 class TargetDevice:

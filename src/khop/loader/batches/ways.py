@@ -10,7 +10,7 @@ from __future__ import annotations
 import abc
 from threading import get_native_id
 from time import monotonic_ns
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -25,6 +25,7 @@ from khop.loader.batches.stores import StoreJoiner
 from khop.loader.iteration.epochs import KeyedBatch
 from khop.loader.iteration.profile import DrawnBatch, Timed
 from khop.sampler.pyg.base import PygSampler
+from khop.sampler.pyg.device import Begun
 from khop.sampler.pyg.draw_scope import BatchKey, batch_scope
 from khop.sampler.pyg.neighbor import NeighborSampler
 from khop.sampler.pyg.output import SampledSubgraph, output_on_host, values_of
@@ -87,8 +88,30 @@ def way_of(loader: GraphLoader) -> Way:
     return NativeWay(loader) if is_plain else PygWay(loader)
 
 
+class BegunBatch(NamedTuple):
+    """Batch that a device is drawing.
+
+    Attributes:
+        task: its seeds and key.
+        drawing: the launched draw.
+        metadata: the seeds' metadata.
+        took: nanoseconds of the launch.
+    """
+
+    task: KeyedBatch
+    drawing: Begun
+    metadata: Any
+    took: int
+
+
 class Way(abc.ABC):
-    """Sampler and joiner of the batches of an epoch. Background threads may call its methods."""
+    """Sampler and joiner of the batches of an epoch. Background threads may call its methods.
+
+    Attributes:
+        begins: True if `begin` may begin a batch before earlier ones are drawn.
+    """
+
+    begins = False
 
     def __init__(self, loader: GraphLoader) -> None:
         self._loader = loader
@@ -107,22 +130,29 @@ class Way(abc.ABC):
         is_replaced = self._collates or self._filters
         return is_replaced or not getattr(self._loader.data, "is_cuda", False)
 
-    def draw(self, batch: KeyedBatch) -> DrawnBatch:
+    def begin(self, batch: KeyedBatch) -> BegunBatch:
+        """Launch the draw of a batch for `draw`, without a wait. Only if `begins` is True."""
+        raise NotImplementedError
+
+    def draw(self, batch: KeyedBatch | BegunBatch) -> DrawnBatch:
         """Sample the subgraph of a batch, and return it with its times."""
         began = monotonic_ns()
         drawn, metadata, size = self._drawn(batch)
+        if isinstance(batch, BegunBatch):
+            began -= batch.took
+            batch = batch.task
         index, num_seeds, ended = batch.key.batch, len(batch.positions), monotonic_ns()
         return DrawnBatch(drawn, metadata, index, num_seeds, size, get_native_id(), began, ended)
 
     @abc.abstractmethod
-    def _drawn(self, batch: KeyedBatch) -> tuple[Any, Any, tuple[int, int]]:
+    def _drawn(self, batch: Any) -> tuple[Any, Any, tuple[int, int]]:
         """Sample a batch. Return the subgraph, the seeds' metadata and (num_nodes, num_edges)."""
 
     @abc.abstractmethod
     def join(self, drawn: DrawnBatch) -> Timed:
         """Join a sampled subgraph with its attributes. Return the batch with its times."""
 
-    def make(self, batch: KeyedBatch) -> Timed:
+    def make(self, batch: KeyedBatch | BegunBatch) -> Timed:
         """Sample a batch and join it with its attributes."""
         return self.join(self.draw(batch))
 
@@ -130,8 +160,24 @@ class Way(abc.ABC):
 class NativeWay(Way):
     """Maker of batches that uses khop's own subgraphs, on the CPU or on a GPU."""
 
-    def _drawn(self, batch: KeyedBatch) -> tuple[SampledSubgraph, Any, tuple[int, int]]:
-        drawn, metadata = self._loader._draw_planned(batch)
+    def __init__(self, loader: GraphLoader) -> None:
+        super().__init__(loader)
+        self._begin_planned = getattr(loader, "_begin_planned", None)
+        self.begins = loader._device_joiner is not None and self._begin_planned is not None
+
+    def begin(self, batch: KeyedBatch) -> BegunBatch:
+        assert self._begin_planned is not None
+        began = monotonic_ns()
+        drawing, metadata = self._begin_planned(batch)
+        return BegunBatch(batch, drawing, metadata, monotonic_ns() - began)
+
+    def _drawn(
+        self, batch: KeyedBatch | BegunBatch
+    ) -> tuple[SampledSubgraph, Any, tuple[int, int]]:
+        if isinstance(batch, BegunBatch):
+            drawn, metadata = batch.drawing.finish(), batch.metadata
+        else:
+            drawn, metadata = self._loader._draw_planned(batch)
         if len(drawn.nodes) == len(drawn.edge_index) == 1:
             return drawn, metadata, (drawn.nodes[0].numel(), drawn.edge_index[0].shape[1])
         num_edges = sum(ends.shape[1] for ends in drawn.edge_index)

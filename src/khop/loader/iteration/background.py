@@ -34,10 +34,33 @@ class _Made(NamedTuple):
     error: BaseException | None
 
 
-class _Order(NamedTuple):
-    make: Callable[[Any], Any]
-    task: Any
-    made: SimpleQueue[_Made]
+class _Order:
+    """A batch to be made: `make(begin(task))`. It, or the error, goes to the queue `made`."""
+
+    def __init__(
+        self, make: Callable[[Any], Any], begin: Callable[[Any], Any] | None, task: Any
+    ) -> None:
+        self.made: SimpleQueue[_Made] = SimpleQueue()
+        self._make, self._begin, self._task = make, begin, task
+        self._error: BaseException | None = None
+
+    def begin(self) -> None:
+        """Begin the batch, unless it has been begun."""
+        begin, self._begin = self._begin, None
+        if begin is not None:
+            try:
+                self._task = begin(self._task)
+            except BaseException as error:
+                self._error = error
+
+    def make(self) -> None:
+        batch = None
+        try:
+            if self._error is None:
+                batch = self._make(self._task)
+        except BaseException as error:
+            self._error = error
+        self.made.put(_Made(batch, self._error))
 
 
 class BackgroundIterator(Generic[Batch]):
@@ -52,6 +75,8 @@ class BackgroundIterator(Generic[Batch]):
         num_threads: number of threads.
         num_ahead: number of batches to make ahead of the consumer.
         timeout: seconds to wait for a batch. 0 waits without limit.
+        begin: begins a batch. `make` then gets the result and not the task. A thread begins the
+            next batch before it makes one, so that a device always has work.
     """
 
     def __init__(
@@ -61,8 +86,9 @@ class BackgroundIterator(Generic[Batch]):
         num_threads: int,
         num_ahead: int,
         timeout: float = 0,
+        begin: Callable[[Task], Any] | None = None,
     ) -> None:
-        self._make = make
+        self._make, self._begin = make, begin
         self._tasks: Iterator[Task] = iter(tasks)
         self._num_threads = num_threads
         self._num_ahead = max(1, num_ahead)
@@ -73,7 +99,10 @@ class BackgroundIterator(Generic[Batch]):
         _iterators.add(self)
         for i in range(num_threads):
             thread = threading.Thread(
-                target=_work, args=(self._orders,), name=f"khop-sampler_{i}", daemon=True
+                target=_work,
+                args=(self._orders, begin is not None),
+                name=f"khop-sampler_{i}",
+                daemon=True,
             )
             thread.start()
             _threads.add(thread)
@@ -117,7 +146,7 @@ class BackgroundIterator(Generic[Batch]):
                 task = next(self._tasks)
             except StopIteration:
                 return
-            order = _Order(self._make, task, SimpleQueue())
+            order = _Order(self._make, self._begin, task)
             self._due.append(order.made)
             self._orders.put(order)
 
@@ -157,13 +186,17 @@ def drawn_beside(
         last = took
 
 
-def _work(orders: SimpleQueue[_Order | None]) -> None:
+def _work(orders: SimpleQueue[_Order | None], begins_ahead: bool) -> None:
     """Make the batches of the queue `orders`, until an entry is None. Runs in a thread."""
-    while (order := orders.get()) is not None:
-        try:
-            order.made.put(_Made(order.make(order.task), None))
-        except BaseException as error:
-            order.made.put(_Made(None, error))
+    taken: deque[_Order | None] = deque()
+    while (order := taken.popleft() if taken else orders.get()) is not None:
+        order.begin()
+        if begins_ahead:
+            with contextlib.suppress(Empty):
+                taken.append(orders.get_nowait())
+                if taken[0] is not None:
+                    taken[0].begin()
+        order.make()
         del order  # a waiting thread keeps neither a batch nor a loader
 
 

@@ -5,10 +5,17 @@ Trainers and sampler processes draw with it. Imports no torch.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from typing import Any
+
 from khop import _native
 from khop.sampler.drawing.engine import Engine
 from khop.sampler.drawing.view import GraphView
+from khop.sampler.requests import Exclusion, SeedSet
 from khop.sampler.spec import SamplingSpec
+
+NewBlock = Callable[[int], tuple[object, int]]
+"""Function from a count of int64 entries to an array in device memory, and its address."""
 
 
 class DeviceEngine(Engine):
@@ -23,6 +30,10 @@ class DeviceEngine(Engine):
         device: the device that draws.
         graphs: the graph on the device, for each edge type.
         cuda_graph: record a batch's kernels once and replay them for later batches.
+        names: ids of edges on the device, see `EdgeNames`. If empty, positions are ids.
+        backward: sources and destinations are exchanged.
+        new_block: allocates memory to which the device writes a batch as soon as it is drawn. If
+            None, or until the size of batches is known, `write_block` of a subgraph writes it.
 
     Raises:
         ValueError: the sampling method is a program (Python code), which only the CPU runs.
@@ -35,6 +46,9 @@ class DeviceEngine(Engine):
         device: _native.Device,
         graphs: list[_native.DeviceGraph],
         cuda_graph: bool,
+        names: Sequence[tuple[int, int, int]] = (),
+        backward: bool = False,
+        new_block: NewBlock | None = None,
     ) -> None:
         if spec.method.program is not None:
             raise ValueError(
@@ -49,6 +63,34 @@ class DeviceEngine(Engine):
         super().__init__(view, spec)
         self._device = device
         self._graphs, self._flag = graphs, cuda_graph
+        relations = range(len(view.relations))
+        self._plan = _native.DevicePlan(
+            device,
+            graphs,
+            self.hops,
+            cuda_graph,
+            names or [(0, 8, 0)] * len(relations),
+            [spec.records_edge(r) for r in relations],
+            backward,
+        )
+        # What is added to a drawn batch changes its size.
+        self._new_block = new_block if spec.subgraph_type == "directional" else None
+
+    def sample_local(
+        self, seeds: Sequence[SeedSet], run_key: int, batch: int, exclude: Sequence[Exclusion] = ()
+    ) -> Any:
+        """Begin to draw a batch, and return its subgraph. See `Engine.sample_local`."""
+        try:  # two threads may see the same idle one
+            subgraph = self._idle.pop()
+        except IndexError:
+            subgraph = self._new_subgraph()
+        plan, spec = self._plan, self.spec
+        words = 0 if self._new_block is None else plan.block_words
+        block, address = self._new_block(words) if words else (None, 0)  # type: ignore[misc]
+        subgraph.draw(plan, seeds, run_key, batch, exclude, block, address, words)
+        if spec.subgraph_type != "directional":
+            self._add_edges(subgraph)
+        return subgraph
 
     def _new_subgraph(self) -> _native.DeviceSubgraph:
         view, spec = self.view, self.spec

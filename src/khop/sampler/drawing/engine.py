@@ -70,14 +70,18 @@ class Engine:
         if self._program is not None:
             drawn: _native.Subgraph = run(self.sample(seeds, run_key, batch, exclude))
             return drawn
-        spec = self.spec
         subgraph = self._begin(seeds, exclude)
         subgraph.sample(self._graphs, self.hops, run_key, batch, self._flag)
-        if spec.subgraph_type == "bidirectional":
-            subgraph.add_reverses(spec.reversals, spec.keep_edge)
-        elif spec.subgraph_type == "induced":
-            subgraph.induce(self._graphs)
+        if self.spec.subgraph_type != "directional":
+            self._add_edges(subgraph)
         return subgraph
+
+    def _add_edges(self, subgraph: Any) -> None:
+        """Add the undrawn edges of a batch whose rows are all local, as `_complete` does."""
+        if self.spec.subgraph_type == "bidirectional":
+            subgraph.add_reverses(self.spec.reversals, self.spec.keep_edge)
+        else:
+            subgraph.induce(self._graphs)
 
     def sample(
         self, seeds: Sequence[SeedSet], run_key: int, batch: int, exclude: Sequence[Exclusion] = ()
@@ -130,12 +134,10 @@ class Engine:
 
     def _complete(self, subgraph: _native.Subgraph, exclude: Sequence[Exclusion]) -> Waiting[None]:
         """Add the undrawn edges of 'bidirectional' (reverses) and 'induced' (all) subgraphs."""
-        spec = self.spec
-        if spec.subgraph_type == "bidirectional":
-            subgraph.add_reverses(spec.reversals, spec.keep_edge)
-        elif spec.subgraph_type == "induced" and self._is_whole:
-            subgraph.induce(self._graphs)
-        elif spec.subgraph_type == "induced":
+        subgraph_type = self.spec.subgraph_type
+        if subgraph_type == "bidirectional" or (subgraph_type == "induced" and self._is_whole):
+            self._add_edges(subgraph)
+        elif subgraph_type == "induced":
             yield from together(
                 self._induce_over_parts(subgraph, relation, exclude)
                 for relation in range(len(self.view.relations))

@@ -1,20 +1,20 @@
 """Sampling on a device with torch: tensors of batches, and synchronisation of CUDA streams.
 
 A batch is drawn on a separate CUDA stream, at the same time as the trainer's work. The host waits
-once per batch, for its sizes. For what is written after that (the ids, the edges) the trainer's
-stream waits, without the host. Runs in the trainer.
+once per batch, for its sizes. All else is launched before that wait: the device writes ids and
+edges to memory for the largest batch so far, of which the batch's tensors are parts. So the next
+batch can be launched before the wait. The trainer's stream waits for the device without the host.
+Runs in the trainer.
 """
 
 from __future__ import annotations
 
 import contextlib
-import itertools
 import threading
-import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch_geometric.typing
@@ -25,10 +25,12 @@ from torch_geometric.data import Data, HeteroData
 from khop import _native
 from khop.data import Graph
 from khop.data.device import check_device, open_device
+from khop.data.steps import run
 from khop.sampler.device.collect import EdgeNames
 from khop.sampler.device.engine import DeviceEngine
 from khop.sampler.drawing.link import Links, LinkSampler, LinkSeeds
-from khop.sampler.pyg.output import SampledSubgraph, SubgraphSampler
+from khop.sampler.pyg.output import SampledSubgraph, SubgraphSampler, number_by_link
+from khop.sampler.pyg.streams import STREAMS
 from khop.sampler.requests import SeedSet
 from khop.sampler.spec import SamplingSpec
 from khop.typing import ArrayLike, NodeType
@@ -93,62 +95,6 @@ class DeviceOptions:
         return self.split_ratio is not None or self.budget is not None
 
 
-class StreamPool:
-    """Pool of CUDA streams of khop's own: each has one user at a time, and none is destroyed.
-
-    Torch hands out 32 streams of a GPU in turn. Other libraries, such as NCCL, use some of them. If
-    a loader records a CUDA graph on such a stream, other work on it is recorded and not run. So a
-    stream here has one user at a time. It is never destroyed, because torch's allocator can refer
-    to it as long as a tensor lives that was used on it. The next loader takes it instead.
-
-    Streams have a higher priority than others: the kernels of a batch are small and depend on one
-    another, and each of them would wait for the trainer's large ones.
-    """
-
-    def __init__(self) -> None:
-        # Without a lock: streams come back whenever Python collects garbage, also in `lease`.
-        self._free: dict[int, list[int]] = {}
-
-    def lease(self, index: int) -> torch.cuda.Stream:
-        """Return a stream of a GPU, which is free again when the returned object is gone.
-
-        Args:
-            index: number of the GPU.
-
-        Returns:
-            A `torch.cuda.ExternalStream`, or one of torch's streams if khop was built without CUDA.
-
-        Raises:
-            RuntimeError: CUDA cannot create a stream. The message names the call.
-        """
-        if not _native.cuda_status()["compiled"]:  # nothing is recorded: batches are copied alone
-            return torch.cuda.Stream(index)  # type: ignore[no-untyped-call]
-        free = self._free.setdefault(index, [])
-        try:
-            address = free.pop()
-        except IndexError:
-            address = _native.cuda_stream(index)
-        make: Any = torch.cuda.ExternalStream
-        stream: torch.cuda.Stream = make(address, torch.device("cuda", index))
-        vars(stream)["_lease"] = _Lease(address, free)
-        return stream
-
-
-class _Lease:
-    """Attribute of a leased stream. When both are gone, the address returns to the list `free`.
-
-    No weak reference to the stream itself does this: torch 2.11 frees streams without clearing
-    those. The callback then never runs, and the garbage collector reads freed memory.
-    """
-
-    def __init__(self, address: int, free: list[int]) -> None:
-        weakref.finalize(self, free.append, address).atexit = False
-
-
-STREAMS = StreamPool()
-"""Streams of this process."""
-
-
 class TorchDevice:
     """A device that draws batches, with its torch device and a CUDA stream of its own.
 
@@ -191,9 +137,11 @@ class TorchDevice:
         """
         if self._stream is None:
             self.native.synchronize()
-            return None
-        event: torch.cuda.Event = self._stream.record_event()
-        return event
+        return self.event()
+
+    def event(self) -> torch.cuda.Event | None:
+        """Record an event as `mark` does. For an emulated device, return None at once."""
+        return None if self._stream is None else self._stream.record_event()
 
     def mark_of_user(self) -> torch.cuda.Event | None:
         """Record an event on torch's current stream of this device, after the user's work."""
@@ -286,6 +234,30 @@ def _is_torchs(tensor: Tensor) -> bool:
     return resizable is None or bool(resizable())
 
 
+class Begun(NamedTuple):
+    """Batch that a device is drawing.
+
+    Attributes:
+        drawer: the sampler that launched it.
+        subgraph: the batch.
+        written: event after which the batch is complete. None for an emulated device.
+        seeds: the seeds of a batch of links.
+    """
+
+    drawer: DeviceDrawer
+    subgraph: _native.DeviceSubgraph
+    written: torch.cuda.Event | None
+    seeds: LinkSeeds | None = None
+
+    def finish(self) -> SampledSubgraph:
+        """Wait for the batch's sizes, and return it. Others may be launched meanwhile."""
+        return self.drawer.finish(self)
+
+
+Layout = tuple[list[int], int, list[list[int]], list[list[int]]]
+"""Lengths of a batch's arrays, their sum, and numbers of nodes and edges per hop, of each type."""
+
+
 class DeviceDrawer(SubgraphSampler):
     """Sampler of a graph in memory whose batches a device draws.
 
@@ -309,57 +281,83 @@ class DeviceDrawer(SubgraphSampler):
     ) -> None:
         super().__init__(graph, spec, backward)
         self._device = device
-        self._engine = DeviceEngine(self.view, spec, device.native, graphs, cuda_graph)
-        self._backward = backward
+        self._engine: DeviceEngine = DeviceEngine(
+            self.view, spec, device.native, graphs, cuda_graph, names.entries, backward, self._block
+        )
         self._has_ids = [spec.records_edge(r) for r in range(len(graph.edge_types))]
-        self._names = names
+        self._names = names  # memory that the engine's plan refers to
 
     def draw_nodes(self, seeds: Sequence[SeedSet], run_key: int, batch: int) -> SampledSubgraph:
         """Draw the neighbourhood of seeds. Event `written` of the result marks its completion."""
-        with self._device.lock, self._device.scope():
-            drawn = super().draw_nodes(seeds, run_key, batch)
-            return drawn._replace(written=self._device.mark())
+        return self.finish(self.begin_nodes(seeds, run_key, batch))
+
+    def begin_nodes(self, seeds: Sequence[SeedSet], run_key: int, batch: int) -> Begun:
+        """Launch the draw of a batch for `finish`, without a wait. Several may be launched."""
+        device = self._device
+        with device.lock, device.scope():
+            return Begun(self, self._engine.sample_local(seeds, run_key, batch), device.event())
 
     def draw_links(
         self, sampler: LinkSampler, links: Links, run_key: int, batch: int
     ) -> tuple[SampledSubgraph, LinkSeeds]:
         """Draw the neighbourhood of links. Event `written` of the result marks its completion."""
-        with self._device.lock, self._device.scope():
-            drawn, seeds = super().draw_links(sampler, links, run_key, batch)
-            return drawn._replace(written=self._device.mark()), seeds
+        begun = self.begin_links(sampler, links, run_key, batch)
+        assert begun.seeds is not None
+        return self.finish(begun), begun.seeds
 
-    def _wait_for_tensors(self) -> None:
-        # On a GPU, torch's work follows on the same stream.
-        if not self._device.native.is_cuda:
-            self._device.native.synchronize()
+    def begin_links(self, sampler: LinkSampler, links: Links, run_key: int, batch: int) -> Begun:
+        """Launch the draw of links for `finish`, as `begin_nodes` does."""
+        device = self._device
+        with device.lock, device.scope():
+            subgraph: Any
+            subgraph, seeds = run(sampler.sample(self._engine, links, run_key, batch))
+            return Begun(self, subgraph, device.event(), seeds)
 
-    def _written(self, subgraph: _native.DeviceSubgraph) -> SampledSubgraph:
-        # Tensors of a batch are parts of one: an allocation takes longer than a kernel that writes.
-        num_nodes, num_edges, node_hops, edge_hops = subgraph.sizes()
-        num_named = [n for n, has_ids in zip(num_edges, self._has_ids, strict=True) if has_ids]
-        num_in_trees = num_nodes if self.spec.disjoint else []
-        sizes = [*num_nodes, *num_in_trees, *(2 * n for n in num_edges), *num_named]
-        block = self._device.empty([sum(sizes)])
-        parts = iter(torch.split(block, sizes))
-        begins = itertools.accumulate(sizes, initial=block.data_ptr() // 8)
-        addresses = iter([8 * begin for begin in begins])
-        subgraph.write(
-            nodes=list(itertools.islice(addresses, len(num_nodes))),
-            trees=list(itertools.islice(addresses, len(num_in_trees))),
-            ends=list(itertools.islice(addresses, len(num_edges))),
-            edges=[next(addresses) if has_ids else 0 for has_ids in self._has_ids],
-            names=self._names.entries,
-            backward=self._backward,
-        )
-        counts_hops = self.spec.counts_hops
-        drawn = SampledSubgraph(
-            nodes=list(itertools.islice(parts, len(num_nodes))),
-            trees=list(itertools.islice(parts, len(num_in_trees))) or None,
-            edge_index=[next(parts).view(2, n) for n in num_edges],
-            edges=[next(parts) if has_ids else None for has_ids in self._has_ids],
-            nodes_per_hop=node_hops if counts_hops else None,
-            edges_per_hop=edge_hops if counts_hops else None,
-            values=self.spec.method.marks,
-        )
+    def finish(self, begun: Begun) -> SampledSubgraph:
+        """Wait for a batch's sizes, and return the batch. Others may be launched meanwhile."""
+        _, subgraph, written, seeds = begun
+        block = subgraph.take_block()
+        if subgraph.settle():
+            layout = subgraph.layout()
+        else:
+            block, written, layout = self._written_late(subgraph)
+        drawn = self._parts_of(block, layout, written)
         self._engine.release(subgraph)
-        return drawn
+        if seeds is None or drawn.trees is None:
+            return drawn
+        with self._device.lock, self._device.scope():
+            number_by_link(drawn, seeds.num_links)
+            return drawn._replace(written=self._device.mark())
+
+    def _block(self, words: int) -> tuple[Tensor, int]:
+        block = self._device.empty([words])
+        return block, block.data_ptr()
+
+    def _written_late(self, subgraph: _native.DeviceSubgraph) -> tuple[Tensor, Any, Layout]:
+        """Write a batch to memory of its size, after drawing it again if it had too little."""
+        device = self._device
+        with device.lock, device.scope():
+            layout = subgraph.layout()
+            block, address = self._block(layout[1])
+            subgraph.write_block(address)
+            return block, device.mark(), layout
+
+    def _parts_of(self, block: Tensor, layout: Layout, written: Any) -> SampledSubgraph:
+        """Return the tensors of a batch: parts of its memory, as an allocation takes longer."""
+        lengths, words, node_hops, edge_hops = layout
+        lengths.append(block.numel() - words)
+        parts = block.split_with_sizes(lengths)
+        types, counts_hops = len(self.view.num_nodes), self.spec.counts_hops
+        begin = 2 * types if self.spec.disjoint else types
+        end = begin + len(self._has_ids)
+        named = iter(parts[end:])
+        return SampledSubgraph(
+            [*parts[:types]],
+            [parts[i].view(2, lengths[i] // 2) for i in range(begin, end)],
+            [next(named) if has_ids else None for has_ids in self._has_ids],
+            [*parts[types:begin]] or None,
+            node_hops if counts_hops else None,
+            edge_hops if counts_hops else None,
+            self.spec.method.marks,
+            written,
+        )

@@ -27,6 +27,7 @@ from khop.sampler.methods import SamplingMethod
 from khop.sampler.methods.access import GraphAccess
 from khop.sampler.pyg.base import PygSampler
 from khop.sampler.pyg.device import (
+    Begun,
     DeviceDrawer,
     DeviceOptions,
     TorchDevice,
@@ -168,6 +169,25 @@ class NeighborSampler(PygSampler):
         """
         run, batch = self._key(key)
         return self._drawer.draw_nodes(seeds, run, batch)
+
+    def begin_nodes(self, seeds: Sequence[SeedSet], key: BatchKey) -> Begun:
+        """Launch on the device what `draw_nodes` draws, without a wait.
+
+        :meta private:
+        """
+        return self._device_drawer.begin_nodes(seeds, *key)
+
+    def begin_links(self, sampler: LinkSampler, links: Links, key: BatchKey) -> Begun:
+        """Launch on the device what `draw_links` draws.
+
+        :meta private:
+        """
+        return self._device_drawer.begin_links(sampler, links, *key)
+
+    @property
+    def _device_drawer(self) -> DeviceDrawer:
+        assert isinstance(self._drawer, DeviceDrawer)
+        return self._drawer
 
     def access(self, key: BatchKey) -> GraphAccess:
         """Return what a program (sampling method in Python) sees of the graph, for this key.

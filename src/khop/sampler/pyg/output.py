@@ -173,13 +173,8 @@ class SubgraphSampler:
         """Draw the neighbourhood of links, and return the positions of their ends in it, too."""
         subgraph, seeds = run(sampler.sample(self._engine, links, run_key, batch))
         drawn = self._written(subgraph)
-        if drawn.trees is not None:
-            self._wait_for_tensors()
         number_by_link(drawn, seeds.num_links)
         return drawn, seeds
-
-    def _wait_for_tensors(self) -> None:
-        """Wait until torch can read the tensors. No wait is needed on the CPU."""
 
     def _written(self, subgraph: Any) -> SampledSubgraph:
         """Convert a drawn subgraph to tensors, and keep its buffers for the next one."""

@@ -1,0 +1,104 @@
+// Arguments of batches that a device draws, checked; and those that all batches of a sampler share.
+#pragma once
+
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <cstdint>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "khop/bindings/checks.hpp"
+#include "khop/bindings/device_graph.hpp"
+#include "khop/bindings/hop_options.hpp"
+#include "khop/core/sizes.hpp"
+#include "khop/device/sample_plan.hpp"
+
+namespace khop::bindings {
+
+using Names = std::vector<std::tuple<uintptr_t, int, int64_t>>;
+
+inline std::vector<device::GraphArrays> arrays_of(const nb::list& graphs,
+                                                  const SharedDevice& device,
+                                                  std::size_t num_relations) {
+  if (nb::len(graphs) != num_relations) {
+    throw nb::value_error("there must be a graph for each edge type");
+  }
+  std::vector<device::GraphArrays> arrays;
+  for (const nb::handle item : graphs) {
+    if (!nb::isinstance<DeviceGraph>(item)) {
+      throw nb::type_error("graphs must hold a DeviceGraph for each edge type");
+    }
+    const auto& graph = nb::cast<const DeviceGraph&>(item);
+    // Several streams of one GPU may read the same graph.
+    if (graph.device()->name() != (*device)->name()) {
+      throw nb::value_error("a graph belongs to another device than the subgraph");
+    }
+    arrays.push_back(graph.arrays_for(device));
+  }
+  return arrays;
+}
+
+// Edges are drawn from the graph alone: with a name for each of its edges none can lack one.
+inline std::vector<AnyInts> checked_names(const Names& names,
+                                          const std::vector<device::GraphArrays>& graphs) {
+  std::vector<AnyInts> typed;
+  for (std::size_t r = 0; r < names.size(); ++r) {
+    const auto& [address, width, count] = names[r];
+    typed.push_back({reinterpret_cast<const void*>(address), width});
+    if (address == 0) continue;
+    if (width != 4 && width != 8) throw nb::value_error("names must have 4 or 8 bytes");
+    const int64_t needed =
+        r < graphs.size() ? count_with(graphs[r].first_edge, graphs[r].num_edges) : 0;
+    if (count < needed) {
+      throw nb::index_error(("edge " + std::to_string(count) + " of edge type " +
+                             std::to_string(r) + " has no name: edges are below " +
+                             std::to_string(needed) + ", and there are " + std::to_string(count) +
+                             " names")
+                                .c_str());
+    }
+  }
+  return typed;
+}
+
+// What all batches of a sampler have in common, checked once.
+class PyDevicePlan {
+ public:
+  PyDevicePlan(SharedDevice device, nb::list graphs, HopTable hops, bool cuda_graph,
+               const Names& names, const std::vector<bool>& named, bool backward)
+      : device_(std::move(device)), graphs_(std::move(graphs)) {
+    const std::size_t num_relations = nb::len(graphs_);
+    plan_.graphs = arrays_of(graphs_, device_, num_relations);
+    check_hops(hops, num_relations);
+    plan_.hops = std::move(hops);
+    plan_.as_graph = cuda_graph;
+    check_length(names.size(), num_relations, "names");
+    check_length(named.size(), num_relations, "named");
+    plan_.block.backward = backward;
+    const std::vector<AnyInts> typed = checked_names(names, plan_.graphs);
+    for (std::size_t r = 0; r < num_relations; ++r) {
+      plan_.block.edges.push_back({typed[r], named[r] ? 1 : 0});
+    }
+  }
+
+  const device::SamplePlan& get() const { return plan_; }
+  const nb::list& graphs() const { return graphs_; }
+  const SharedDevice& device() const { return device_; }
+
+  // What a batch took: later ones get an eighth more at once.
+  int64_t block_words() const { return block_words_; }
+  void note(int64_t words) {
+    if (words > block_words_) block_words_ = words + words / 8;
+  }
+
+ private:
+  SharedDevice device_;
+  nb::list graphs_;
+  device::SamplePlan plan_;
+  int64_t block_words_ = 0;
+};
+
+}  // namespace khop::bindings
