@@ -4,8 +4,10 @@
 
 The first table reads random rows of a mapped file within a control group (version 1, as root) with
 less memory than the file has, with the kernel's read-ahead and with `MADV_RANDOM`. The second table
-has the processor time of the first write to shared memory, as batches of sampler processes are
-written, and of later writes.
+gathers batches from a file in the page cache: the first 40 of a process against later ones. Pages
+are as the file was written, as reads in random order leave them, and as reads in sequence do.
+`populate` maps all pages first (MADV_POPULATE_READ). The last table has the processor time of the
+first write to shared memory, as batches of sampler processes are written, and of later writes.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ import numpy as np
 from khop.channel.arena import create_memory, map_memory
 
 ROW = 512
+_MADV_POPULATE_READ = 22  # Linux 5.14
 GROUPS = Path("/sys/fs/cgroup/memory")
 
 
@@ -65,8 +68,53 @@ def writes(nbytes: int) -> list[float]:
     return seconds
 
 
+def batches(path: Path, populates: bool, result: Any) -> None:
+    """Gather batches of rows. Send milliseconds of populating, of first and of later batches."""
+    descriptor = os.open(path, os.O_RDONLY)
+    mapping = mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
+    rows = np.frombuffer(mapping, np.uint8).reshape(-1, ROW)
+    out = np.ones((15_000, ROW), np.uint8)
+    began = time.process_time()
+    if populates:
+        mapping.madvise(_MADV_POPULATE_READ)
+    spent = [time.process_time() - began]
+    for seed in range(120):
+        ids = np.random.default_rng(seed).integers(len(rows), size=len(out))
+        began = time.process_time()
+        np.take(rows, ids, 0, out)
+        spent.append(time.process_time() - began)
+    times = spent[0], np.mean(spent[1:41]), np.median(spent[61:])
+    result.send([1e3 * float(seconds) for seconds in times])
+
+
+def first_batches(path: Path) -> None:
+    """Print the cost of the first batches of a process, by the order in which pages were read."""
+    for order in ("as written", "random", "in sequence"):
+        with path.open("rb") as file:
+            if order != "as written":
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+            if order == "random":
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)
+                pages = np.random.default_rng(0).permutation(path.stat().st_size // mmap.PAGESIZE)
+                for page in pages.tolist():
+                    os.pread(file.fileno(), 1, page * mmap.PAGESIZE)
+            while order == "in sequence" and file.read(8 << 20):
+                pass
+        for populates in (False, True):
+            receiver, sender = get_context("fork").Pipe(duplex=False)
+            process = get_context("fork").Process(target=batches, args=(path, populates, sender))
+            process.start()
+            populating, first, later = receiver.recv()
+            process.join()
+            name = f"{order}, populate" if populates else order
+            print(
+                f"{name:24s}populate {populating:6.1f} ms, first 40 {first:.2f} ms per batch, "
+                f"later {later:.2f}, ratio {first / later:.2f}"
+            )
+
+
 def main() -> None:
-    """Print both tables."""
+    """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--folder", type=Path, default=Path.cwd(), help="folder of the file")
     parser.add_argument("--mib", type=int, default=1024, help="size of the file")
@@ -93,6 +141,7 @@ def main() -> None:
             ratio = seconds / measured[False][0]
             print(f"{name:12s}{seconds * 1e6 / args.rows:10.0f} us per row{ratio:8.3f}"
                   f"{read / args.rows / 1024:10.0f} KiB read per row")  # fmt: skip
+        first_batches(path)
     finally:
         path.unlink(missing_ok=True)
     first, *_, last = writes(256 << 20)

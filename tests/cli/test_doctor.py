@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import mmap
 import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import torch
+from torch_geometric.data import Data
 
+import khop
 from khop import __version__, _native, numa
 from khop.cli import doctor
 from khop.cli.main import main
+from khop.cli.mapped_pages import HUGE_BYTES, MappedPages, mapped_pages
 from khop.numa import format_cpus
 from support import machines
 from support.installed import install
@@ -215,3 +221,40 @@ def test_it_ends_with_what_to_do(monkeypatch, capsys, sound, section, content, m
     first, last = capsys.readouterr().out.splitlines()[-2:]
     assert first == "to do"
     assert last.startswith(f"  - {message}")
+
+
+def test_pages_of_a_folder(tmp_path, capsys):
+    """Only pages in memory are touched. After reads of single pages, few of them are huge."""
+    root = tmp_path / "parts"
+    graph = Data(x=torch.ones(65536, 128), edge_index=torch.zeros(2, 1, dtype=torch.int64))
+    khop.partition_graph(graph, root, 1)
+    (file,) = root.rglob("x.npy")
+    size = file.stat().st_size
+    with file.open("rb") as opened:
+        try:
+            os.preadv(opened.fileno(), [bytearray(1)], 0, os.RWF_NOWAIT)
+        except OSError as error:
+            if error.errno == errno.EOPNOTSUPP:
+                pytest.skip("this file system does not tell which pages are in memory")
+        os.fsync(opened.fileno())
+        os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_RANDOM)
+        for first in range(0, size, mmap.PAGESIZE):
+            os.pread(opened.fileno(), 1, first)
+    pages = mapped_pages(root)
+    assert pages.nbytes >= size
+    assert pages.cached >= size // HUGE_BYTES * HUGE_BYTES
+    assert pages.huge <= pages.cached - size // 2
+    shown = MappedPages(1 << 30, 1 << 29, 1 << 20)
+    assert shown.share == pytest.approx(1 / 512) and MappedPages(1, 0, 0).share == 1
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("khop.cli.mapped_pages.mapped_pages", lambda folder: shown)
+        assert main(["doctor", str(root), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["pages of the folder"]["in huge pages"] == "0.2%"
+    assert any("small pages" in advice for advice in found["advice"])
+
+
+def test_a_folder_that_does_not_exist(tmp_path, capsys):
+    assert main(["doctor", str(tmp_path), "--json"]) == 0
+    assert "is not a partition folder" in str(json.loads(capsys.readouterr().out)["advice"])

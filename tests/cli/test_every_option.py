@@ -96,6 +96,7 @@ RUNS = [
     "keygen keys --add guest --json",
     "keygen keys --revoke gone",
     "doctor --json --debug",
+    "doctor parts --json",
 ]
 OGB_RUN = "partition ogb:ogbn-tiny {out} --num-parts 2 --root {root} --quiet"
 METIS_RUNS = [

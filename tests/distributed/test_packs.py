@@ -290,9 +290,10 @@ def test_a_full_disk_leaves_nothing(folder_of, tmp_path, monkeypatch):
     def full(*arguments):
         raise OSError(28, "No space left on device")
 
+    dataset = load(folder_of("random", 1))
     monkeypatch.setattr(os, "posix_fallocate", full)
     with pytest.raises(OSError, match="Nothing of it is kept"):
-        pack_of(load(folder_of("random", 1)), tmp_path / "pack")
+        pack_of(dataset, tmp_path / "pack")
     assert list(tmp_path.iterdir()) == []
 
 

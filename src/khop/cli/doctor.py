@@ -42,17 +42,27 @@ _NEEDED = {
     "torch_geometric": "loaders need it; partitioning and graph servers do not",
 }
 _FLAGS = ("sse4_2", "avx2", "f16c", "avx512f", "avx512bw", "avx512vl", "asimd", "sve")
+_PAGES, _LEAST_CACHED = "pages of the folder", 64 << 20
+_FEW_HUGE_PAGES = (
+    "the folder is in memory in small pages, as after reads in random order. Where its file system "
+    "has large folios, read it anew in sequence: `dd of=FILE oflag=nocache conv=notrunc,fdatasync "
+    "count=0` for each file drops it, and `cat FILE > /dev/null` reads it"
+)
 _HUGEPAGES = Path("/sys/kernel/mm/transparent_hugepage")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `khop doctor` to its parser."""
-    Arguments(parser).flag("--json", "print JSON")
+    own = Arguments(parser)
+    own.word("folder", "FOLDER", "also report the pages of this partition folder", optional=True)
+    own.flag("--json", "print JSON")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the report about this machine. Return the exit code 0."""
     sections = report()
+    if arguments.folder is not None:
+        sections[_PAGES] = _section(lambda: _mapped(arguments.folder))
     advised = advice(sections)
     if arguments.json:
         print(json.dumps({**sections, "advice": advised}, indent=1))
@@ -106,6 +116,7 @@ def advice(sections: dict[str, Section]) -> list[str]:
         (memory.get("memfd", True) is not True, "batches need memfd_create: allow it (seccomp)"),
         (not many_files, f"raise the limit of open files, {files}: ulimit -n {_FEWEST_FILES}"),
         (bool(cuda.get("error")), f"CUDA: {cuda.get('error')}"),
+        (sections.get(_PAGES, {}).get("few huge pages", False), _FEW_HUGE_PAGES),
         *(("not usable" in str(gpu), f"{name}: {gpu}") for name, gpu in cuda.items()),
     ]
     failed = [
@@ -329,6 +340,19 @@ def _huge_pages() -> Section:
     settings = {n: _read(str(_HUGEPAGES / n)) for n in ("enabled", "shmem_enabled", "defrag")}
     # The word in brackets: 'madvise' of 'always [madvise] never'.
     return {name: text and re.sub(r".*\[(.*?)\].*", r"\1", text) for name, text in settings.items()}
+
+
+def _mapped(folder: str) -> Section:
+    from khop.cli.mapped_pages import mapped_pages
+
+    pages = mapped_pages(folder)
+    cached = f"{human_bytes(pages.cached)} of {human_bytes(pages.nbytes)}"
+    return {
+        "folder": folder,
+        "files in memory": cached,
+        "in huge pages": f"{pages.share:.1%}" if pages.cached else None,
+        "few huge pages": pages.cached >= _LEAST_CACHED and pages.share < 0.5,
+    }
 
 
 def _read(path: str) -> str | None:

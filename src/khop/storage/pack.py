@@ -127,7 +127,7 @@ def is_pack(path: str | os.PathLike[str]) -> bool:
 def key_of(ids: Int64Array) -> bytes:
     """Return the digest of the row numbers of a read: 16 bytes."""
     content = np.ascontiguousarray(ids, np.int64)
-    return hashlib.blake2b(content.data, digest_size=KEY_BYTES).digest()
+    return hashlib.sha256(content.data).digest()[:KEY_BYTES]
 
 
 class Pack:
@@ -202,7 +202,7 @@ class Pack:
 
     def problems(self) -> list[str]:
         """Check all checksums. Return the problems, one sentence each."""
-        found = []
+        problems = []
         for path in _paths(self.meta.tables):
             known = self.meta.files[path]
             descriptor = open_inside(self.root, path)
@@ -211,8 +211,8 @@ class Pack:
             finally:
                 os.close(descriptor)
             if written.sha256 != known.sha256:
-                found.append(f"{path}: its checksum differs from {PACK_FILE}")
-        return found
+                problems.append(f"{path}: its checksum differs from {PACK_FILE}")
+        return problems
 
 
 class PackedRows(RowStore):
@@ -228,7 +228,7 @@ class PackedRows(RowStore):
         self.num_rows, self.stored = rows.num_rows, rows.stored
         self._rows, self._packed, self._hot = rows, packed, arrays["hot"]
         self._first = arrays["first"].tolist()
-        self._numbers = {key.tobytes(): i for i, key in enumerate(arrays["key"])}
+        self._indices = {key.tobytes(): i for i, key in enumerate(arrays["key"])}
         self._hot_index = _native.IdIndex(np.asarray(arrays["hot_id"], np.int64))
         will_need(self._hot)
         self._num_hot_read = 0
@@ -245,13 +245,13 @@ class PackedRows(RowStore):
         """See `RowStore.start_written`. Packed rows are read in sequence."""
         check_range(rows, self.num_rows, "a read of packed rows")
         ids = np.ascontiguousarray(rows, np.int64)
-        number = self._numbers.get(key_of(ids))
-        if number is None:
+        index = self._indices.get(key_of(ids))
+        if index is None:
             return self._rows.start_written(ids)
         # Rows of the hot ones, and then of the packed ones, in the order of the batch.
         joined = self._hot_index.find(ids)
         cold = np.flatnonzero(joined < 0)
-        first, end = self._first[number : number + 2]
+        first, end = self._first[index : index + 2]
         if end - first != len(cold):
             raise RowStoreError(f"'{self._packed.path}' has {end - first} rows for {len(cold)}")
         joined[cold] = np.arange(len(self._hot), len(self._hot) + len(cold))
@@ -271,11 +271,11 @@ class PackedRows(RowStore):
 
     def expect(self, ids: Int64Array) -> None:
         """See `RowStore.expect`. Packed rows of the next batches are read ahead."""
-        number = self._numbers.get(key_of(ids))
-        if number is None:
+        index = self._indices.get(key_of(ids))
+        if index is None:
             self._rows.expect(ids)
-        elif self._first[number] < self._first[number + 1]:
-            self._packed.expect(np.arange(*self._first[number : number + 2]))
+        elif self._first[index] < self._first[index + 1]:
+            self._packed.expect(np.arange(*self._first[index : index + 2]))
 
     def counts(self) -> DiskCounts:
         """Return the counts of this process's reads of the pack so far."""

@@ -1,8 +1,8 @@
 """Writer of packs, see `khop.storage.pack`. Runs in trainers and in `khop pack`. No torch.
 
-All batches are drawn twice. `PackCounts` counts the reads, and chooses the rows that stay in
-memory. Then `PackWriter` gets the same reads in the same order. It collects those of many batches,
-reads their rows in the order of the folder's files, and appends them to the pack.
+All batches are drawn twice. `TableCounts` counts the reads, and `choose_hot` chooses the rows that
+stay in memory. Then `PackWriter` gets the same reads in the same order. It collects the reads of
+many batches, reads their rows in the order of the folder's files, and appends them to the pack.
 """
 
 from __future__ import annotations

@@ -18,6 +18,9 @@ from khop.data.steps import run
 from khop.data.waiter import TIMEOUT
 from khop.distributed.dataset import DistDataset
 from khop.distributed.loaders.base import DistLoader
+from khop.distributed.loaders.cluster_loader import DistClusterLoader
+from khop.distributed.loaders.link_neighbor_loader import DistLinkNeighborLoader
+from khop.distributed.loaders.neighbor_loader import DistNeighborLoader
 from khop.distributed.loaders.opened_pack import packable
 from khop.distributed.sampling.control_messages import Epoch
 from khop.distributed.sampling.pipeline import Pipeline
@@ -79,7 +82,7 @@ class PackSummary:
 
 
 def pack_epochs(
-    loader: DistLoader,
+    loader: DistNeighborLoader | DistLinkNeighborLoader | DistClusterLoader,
     path: str | os.PathLike[str],
     epochs: int = 1,
     *,
