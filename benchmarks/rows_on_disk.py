@@ -61,7 +61,7 @@ def child(options: argparse.Namespace) -> None:
     cache = int(options.memory * 1e9 * options.share / 4) if options.case == "on disk" else None
     embedding = DistEmbedding(options.nodes, 64, store, "e", on_disk=cache)
     optimizer = SparseAdagrad([embedding], lr=0.1)
-    servers = store._client._service.endpoint_registry.supervisor.servers.values()
+    servers = store._client.access.service.endpoint_registry.supervisor.servers.values()
     processes = [server.process.pid for server in servers]
     rng, seconds = np.random.default_rng(0), []
     before, began = blocks_of(processes), time.monotonic()

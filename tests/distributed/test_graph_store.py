@@ -27,7 +27,12 @@ from khop.distributed import (
 )
 from khop.distributed.remote.client.served_access import ServedAccess
 from khop.distributed.rpc.frame_handler import finish
-from khop.distributed.tensors import graph_tensor as tensor_module, shard as shard_module
+from khop.distributed.tensors import (
+    checkpoint,
+    checkpoint_files,
+    graph_tensor as tensor_module,
+    shard as shard_module,
+)
 from khop.distributed.tensors.shard import Shard
 from khop.distributed.tensors.store_access import TrainerAccess
 from khop.distributed.tensors.tensor_requests import (
@@ -46,6 +51,7 @@ from khop.distributed.tensors.tensor_requests import (
 )
 from khop.errors import FolderError, ProtocolError, RendezvousError
 from khop.partition import PartitionFolder, RandomPartitioner
+from khop.storage.folder import checksums
 from khop.storage.part import Part
 from support.cluster import jobs, servers, store_jobs, twins
 
@@ -474,6 +480,36 @@ def test_a_damaged_checkpoint_is_refused(roots, tmp_path, harm):
         with pytest.raises((FolderError, KeyError), match=r"saved|paper"):
             store.load(saved)
     shutdown_worker_group()
+
+
+def test_a_checkpoint_of_many_ranges(roots, tmp_path, monkeypatch):
+    """Rows lie across the ends of ranges. Files are plain .npy files. Damage is found anywhere."""
+    for module in (checkpoint, checkpoint_files, checksums):
+        monkeypatch.setattr(module, "RANGE_BYTES", 8192)
+    saved, values = tmp_path / "saved", torch.arange(500 * 37.0).view(500, 37)
+    with GraphStore(DistDataset().load(roots(3), 0, also_serve=[1, 2])) as store:
+        store.create_node_tensor("rows", shape=(37,), init=values)
+        store.create_node_tensor("disk", shape=(37,), init=values, on_disk=1 << 14)
+        store.save(saved)
+    shutdown_worker_group()
+    for tensor, part in itertools.product((0, 1), range(3)):
+        ids = np.load(saved / f"t{tensor}/ids-{part}.npy")
+        rows = np.load(saved / f"t{tensor}/rows-{part}.npy")
+        assert np.array_equal(rows, values.numpy()[ids])
+    with GraphStore(DistDataset.from_folder(roots(1))) as store:
+        store.load(saved)
+        assert all(torch.equal(store[name].pull(), values) for name in ("rows", "disk"))
+    shutdown_worker_group()
+    for at in (4100, 8192, 20_000, -1):
+        file = saved / "t0/rows-1.npy"
+        content = bytearray(sound := file.read_bytes())
+        content[at] ^= 1
+        file.write_bytes(content)
+        store = GraphStore(DistDataset.from_folder(roots(1)))
+        with store, pytest.raises(FolderError, match=r"rows-1.npy.*damaged"):
+            store.load(saved)
+        file.write_bytes(sound)
+        shutdown_worker_group()
 
 
 # Several trainers -------------------------------------------------------------------------------
