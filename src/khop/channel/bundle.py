@@ -35,7 +35,7 @@ class Bundle:
     """Messages that are sent in one buffer.
 
     Args:
-        queue: messages. Those that fit in the bundle are removed.
+        queue: messages. The first ones, as many as fit in the bundle, are removed.
 
     Attributes:
         nbytes: size of the buffer. 0 without messages.

@@ -64,8 +64,8 @@ def join(arguments):
     num_parts = arguments["num_parts"]
     parts = list(range(rank, num_parts, size)) or [rank % num_parts]
 
-    def opened(root):
-        return DistDataset().load(root, parts[0], also_serve=parts[1:])
+    def opened(root, **options):
+        return DistDataset().load(root, parts[0], also_serve=parts[1:], **options)
 
     return rank, opened
 
@@ -153,7 +153,11 @@ def job_like_messages(arguments):
         options = {**ALL, **COMMON, "batch_size": 2, **options}
         return DistClusterLoader(dataset, assignment=torch.arange(150) % 12, **options)
 
-    for make in (nodes, shares, clusters):
+    def from_disk(**options):
+        data = opened(arguments["root"], features_on_disk=["x"], structure_on_disk=True)
+        return DistNeighborLoader(data, [3, 2], seeds, **{**ALL, **COMMON, **options})
+
+    for make in (nodes, shares, clusters, from_disk):
         by_messages, exchanged = pair(make)
         assert twins.same_epochs(exchanged, by_messages, 2)
     loader, twin = nodes(**EXCHANGE), nodes()
@@ -239,7 +243,7 @@ def job_ends(arguments):
     else:
         result = {"error": None}
     if how == "leave":
-        time.sleep(3)  # so it is not that it has ended which others notice
+        time.sleep(1.5)  # so it is not that it has ended which others notice
     return result
 
 

@@ -104,8 +104,8 @@ class DistLoader(StatefulLoader, abc.ABC):
         described = exchange.described(type(self).__name__, options["batch_size"], spec)
         self._virtual: VirtualShares | None = None
         if options["num_virtual_ranks"] is not None:
-            number, is_even = options["num_virtual_ranks"], options["even_batches"]
-            self._virtual = self._divide(number, is_even, described)
+            num_ranks, is_even = options["num_virtual_ranks"], options["even_batches"]
+            self._virtual = self._divide(num_ranks, is_even, described)
             self._cursor = VirtualCursor(self._keys, context.rank, self._virtual.ranks)
             self._plan = replace(self._plan, num_batches_asked=self._virtual.num_batches)
         elif options["even_batches"] and context.world_size > 1:

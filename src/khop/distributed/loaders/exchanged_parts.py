@@ -1,8 +1,8 @@
 """Requests to other trainers' partitions by collective calls. Runs in trainers.
 
 Trainers exchange requests in rounds (`trainer_group`): all requests of all trainers, then all
-replies. Requests and replies are those of partition servers, and the same handler answers them. So
-every method works that works with servers, whatever number of rounds it needs. A trainer whose
+replies. Messages are the same as to partition servers, and the same handler answers them. So every
+method works that works with servers, whatever number of rounds it needs. A trainer whose
 batch is complete takes part in rounds without requests, until the batches of all are complete.
 """
 

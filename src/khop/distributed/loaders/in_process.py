@@ -71,7 +71,7 @@ class InProcessBackend:
     ) -> None:
         self._client = client
         self._owner = os.getpid()
-        self._part, self._reported_disk = part, DiskCounts()
+        self._part, self._reported_disk, self._reported_bytes = part, DiskCounts(), 0
         self._timeout = timeout
         self._records = OwnRecords()
         self._pack = pack
@@ -142,14 +142,14 @@ class InProcessBackend:
         records, client = self._records, self._client
         is_drawn = (epoch_id, batch) in self._drawn
         records.begin((epoch_id, batch), Phase.GATHERING if is_drawn else Phase.SAMPLING)
-        bytes_before = 0
         if client is not None:
-            client.log, bytes_before = records.log, client.bytes_received
+            client.log = records.log
         try:
             record, drawn = self._make((epoch_id, batch), allocate)
         finally:
             records.end()
-        remote = 0 if client is None else client.bytes_received - bytes_before
+        received = 0 if client is None else client.bytes_received
+        remote, self._reported_bytes = received - self._reported_bytes, received
         self._is_making = False
         record.note("made", self._made(len(memory[0]), remote, drawn))
         return record.layout.read(memory[0])._replace(extras=record.extras or None)
@@ -231,7 +231,7 @@ class InProcessBackend:
 class ExchangeBackend(InProcessBackend):
     """Maker of batches that all trainers make together, each its own, by collective calls.
 
-    Args are those of `InProcessBackend`. `parts` are the partitions of other trainers.
+    `parts` are the partitions of other trainers. Other arguments: see `InProcessBackend`.
     """
 
     def __init__(
@@ -286,10 +286,10 @@ class ExchangeBackend(InProcessBackend):
 
     def take(self, epoch_id: int, batch: int) -> Received:
         """Make a batch, while the other trainers make theirs."""
-        number = self._taken.get(epoch_id, 0)
-        with self._parts.step(epoch_id, number):
+        taken = self._taken.get(epoch_id, 0)
+        with self._parts.step(epoch_id, taken):
             received = super().take(epoch_id, batch)
-        self._taken[epoch_id] = number + 1
+        self._taken[epoch_id] = taken + 1
         return received
 
     def close_epoch(self, epoch_id: int) -> None:
