@@ -1,8 +1,8 @@
 """Distribution of a partition folder to hosts: `khop distribute`.
 
 Each host gets meta.json, the arrays that belong to no part, and its own parts. All hosts are
-checked first. Then several hosts at a time get the ranges that they lack. A host compares each range
-with the checksum in the folder. One thread serves all connections. Imports no torch.
+checked first. Then several hosts at a time get the ranges that they lack. A host compares each
+range with the checksum in the folder. One thread serves all connections. Imports no torch.
 """
 
 from __future__ import annotations
