@@ -47,7 +47,7 @@ from khop.distributed import (
 from khop.partition import RandomPartitioner
 from khop.sampler.rows.row_fetch import write_rows
 from khop.sampler.rows.row_fetcher import PartRows
-from soak.network import NoNetworkError, TwoHosts
+from soak.network import Hosts, NoNetworkError
 
 _PORT = 29_411
 _BATCH_SIZE = 512
@@ -70,7 +70,7 @@ def main() -> None:
         train(arguments)
         return
     try:
-        hosts = TwoHosts()
+        hosts = Hosts()
     except NoNetworkError as error:
         print(f"skipped: {error}")
         return
@@ -87,7 +87,7 @@ def main() -> None:
         hosts.close()
 
 
-def start(hosts: TwoHosts, rank: int, root: Path) -> subprocess.Popen[bytes]:
+def start(hosts: Hosts, rank: int, root: Path) -> subprocess.Popen[bytes]:
     """Start the trainer of a host."""
     group = {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_PORT": str(_PORT)}
     return subprocess.Popen(

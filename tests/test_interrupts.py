@@ -1,6 +1,7 @@
 """A signal's handler that raises an exception ends the program, also where Python drops it."""
 
 import signal
+import subprocess
 import sys
 import threading
 
@@ -67,3 +68,47 @@ def test_errors_of_destructors_are_reported_as_ever(monkeypatch):
     thread.join()
     assert reported == [ValueError, SystemExit]
     interrupts.raise_dropped()
+
+
+ASKED = """
+import sys, time, khop
+print(khop.stopping(), "torch" in sys.modules, flush=True)
+while not khop.stopping():
+    time.sleep(0.01)
+print("saved", flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("first", [signal.SIGTERM, signal.SIGUSR1])
+def test_a_script_is_asked_to_stop(first):
+    """It goes on until it looks. Two signals of SIGTERM end it."""
+    child = subprocess.Popen([sys.executable, "-c", ASKED], stdout=subprocess.PIPE, text=True)
+    assert child.stdout.readline() == "False False\n"
+    child.send_signal(first)
+    assert child.stdout.readline() == "saved\n"
+    child.send_signal(signal.SIGUSR1)
+    if first == signal.SIGUSR1:
+        child.send_signal(signal.SIGTERM)
+        with pytest.raises(subprocess.TimeoutExpired):
+            child.wait(0.5)
+    child.send_signal(signal.SIGTERM)
+    assert child.wait(20) == -signal.SIGTERM
+    child.stdout.close()
+
+
+def test_only_the_main_thread_can_begin_to_look(monkeypatch):
+    monkeypatch.setattr(interrupts, "_is_watching", False)
+    errors = []
+
+    def look():
+        try:
+            interrupts.stopping()
+        except ValueError as error:
+            errors.append(str(error))
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    thread.join()
+    assert "main thread" in errors[0]

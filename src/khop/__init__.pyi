@@ -21,4 +21,5 @@ from khop import (
     typing as typing,
 )
 from khop._version import __version__ as __version__
+from khop.interrupts import stopping as stopping
 from khop.partition.cut import partition_graph as partition_graph

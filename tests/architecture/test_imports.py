@@ -56,7 +56,7 @@ ORDER = [
         "distributed.inference",
         "distributed.loaders",
     ),
-    *("nn", "optim", "lightning", "datasets", "sources", "launcher", "cli", "glt"),
+    *("nn", "optim", "lightning", "datasets", "sources", "launcher", "ray", "cli", "glt"),
 ]
 
 # All of their modules run in samplers or servers, where torch need not be installed.

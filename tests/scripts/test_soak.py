@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from soak.ledger import Ledger
-from soak.network import NoNetworkError, TwoHosts
+from soak.network import Hosts, NoNetworkError
 from soak.run import soak
 from soak.watch import Usage, Watch
 from soak.workload import Workload
@@ -87,13 +87,13 @@ assert asker.recv(100) == b"hello"
 def test_cable():
     """Packets pass, pass later, and do not pass."""
     try:
-        hosts = TwoHosts()
+        hosts = Hosts(3)
     except NoNetworkError as error:
         pytest.skip(str(error))
     address, python = hosts.addresses[1], [sys.executable, "-c"]
 
-    def arrives(seconds):
-        command = [*hosts.prefixes[0], *python, ASK, address, str(seconds)]
+    def arrives(seconds, host=0):
+        command = [*hosts.prefixes[host], *python, ASK, address, str(seconds)]
         return subprocess.run(command, capture_output=True, check=False).returncode == 0
 
     command = [*hosts.prefixes[1], *python, ECHO, address]
@@ -108,6 +108,9 @@ def test_cable():
         assert not arrives(1.5)  # 33 bytes, both ways
         hosts.cable.set(is_cut=True)
         assert not arrives(1)
+        hosts.cable.set(cut_off=[0])
+        assert not arrives(1)
+        assert arrives(10, host=2)
         hosts.cable.set()
         assert arrives(10)
         hosts.set_link(1, False)

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from soak.network import TwoHosts
+from soak.network import Hosts
 
 _PROGRAMS = {
     "khop.distributed.sampling.worker": "sampler",
@@ -85,7 +85,7 @@ class Faults:
         interval: float,
         roles: Iterable[str],
         progress: Callable[[], list[int]],
-        hosts: TwoHosts | None = None,
+        hosts: Hosts | None = None,
     ) -> None:
         self._roots = roots
         self._random = random.Random(seed)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from soak.faults import Faults, programs_below
 from soak.ledger import Ledger
-from soak.network import NoNetworkError, TwoHosts
+from soak.network import Hosts, NoNetworkError
 from soak.outcome import Outcome, Settings
 from soak.processes import GraphServer, Trainer, Visitor, last_words
 from soak.trainer import TrainerConfig
@@ -48,9 +48,9 @@ def soak(settings: Settings, report: Callable[[str], None] = print) -> Outcome:
     return outcome
 
 
-def _hosts(settings: Settings, outcome: Outcome) -> TwoHosts | None:
+def _hosts(settings: Settings, outcome: Outcome) -> Hosts | None:
     try:
-        return TwoHosts() if settings.network else None
+        return Hosts() if settings.network else None
     except NoNetworkError as error:
         outcome.notes.append(f"the network was left alone: {error}")
         return None
@@ -64,7 +64,7 @@ class _Soak:
         settings: Settings,
         outcome: Outcome,
         folder: Path,
-        hosts: TwoHosts | None,
+        hosts: Hosts | None,
         report: Callable[[str], None],
     ) -> None:
         self._settings = settings

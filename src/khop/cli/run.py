@@ -227,6 +227,7 @@ def _run_job(job: Job, arguments: argparse.Namespace) -> int:
         status = BAD_INPUT
     except Failure as failure:
         assert current is not None
+        _report(f"{failure}: all processes end")  # at once: their end may take the grace
         current.end()
         output.close(seconds)
         _report(failure.report(output))

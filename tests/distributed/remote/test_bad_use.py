@@ -20,6 +20,7 @@ from khop.distributed import (
     request_server,
     wait_and_shutdown_server,
 )
+from khop.errors import RendezvousError
 from support.cluster import twins
 from support.cluster.servers import cluster
 
@@ -74,6 +75,19 @@ def test_context(client):
     assert client.role is DistRole.CLIENT
     assert (client.rank, client.num_servers(), client.num_clients()) == (3, 2, 0)
     assert (client.worker_name, client.global_rank) == ("khop-clients_3", 5)
+
+
+def test_arguments_that_are_missing(monkeypatch):
+    """They are variables of `khop run`, which this process has not."""
+    for name in ("KHOP_NUM_SERVERS", "WORLD_SIZE", "RANK", "KHOP_SERVERS_ADDR"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(ValueError, match="num_servers is missing: pass it, or start this trainer"):
+        init_client()
+    monkeypatch.setenv("RANK", "first")
+    with pytest.raises(RendezvousError, match="RANK must be a number"):
+        init_client(1, 1)
+    with pytest.raises(ValueError, match="master_addr is missing"):
+        init_client(1, 1, 0)
 
 
 def test_one_role_at_a_time(client, root):

@@ -42,11 +42,7 @@ def worker_loader(folder):
 
 def client_loader():
     """Return the loader of a client of the graph servers that `khop run` has started."""
-    servers, address, port = (
-        os.environ[f"KHOP_{name}"] for name in ("NUM_SERVERS", "SERVERS_ADDR", "SERVERS_PORT")
-    )
-    size, rank = int(os.environ["WORLD_SIZE"]), int(os.environ["RANK"])
-    init_client(int(servers), size, rank, address, port)
+    init_client()
     options = RemoteDistSamplingWorkerOptions(num_workers=1)
     return DistNeighborLoader(None, [4, 4], torch.arange(500), worker_options=options, **COMMON)
 

@@ -1,4 +1,4 @@
-"""Two hosts with a real sshd each: network namespaces that a cable joins."""
+"""Hosts with a real sshd each: network namespaces that a cable joins."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from soak.network import TwoHosts
+from soak.network import Hosts
 from support import launching
 from support.cluster_check.debian import libraries
 
@@ -21,15 +21,18 @@ _CONFIG = """Host *
   LogLevel ERROR
 """
 # sshd wants a user of its own, which a copy of /etc/passwd has in its mount namespace.
+# Each host has a disk of its own at the same path.
 _START = """
-mount --bind {folder}/passwd /etc/passwd && mkdir -p /run/sshd && exec {sshd} -D -e -f /dev/null \\
+mount --bind {folder}/disk-{host} {folder}/disk && \\
+  mount --bind {folder}/passwd /etc/passwd && mkdir -p /run/sshd && \\
+  exec {sshd} -D -e -f /dev/null \\
   -p 2222 -h {folder}/hostkey -o UsePAM=no -o StrictModes=no -o PidFile=none \\
   -o AuthorizedKeysFile={folder}/key.pub -o PermitRootLogin=yes
 """
 
 
 class SshHosts(NamedTuple):
-    """Two hosts that ssh reaches.
+    """Hosts that ssh reaches. `folder`/disk is another folder on each, `folder`/disk-0 and so on.
 
     Attributes:
         network: the namespaces and the cable.
@@ -38,7 +41,7 @@ class SshHosts(NamedTuple):
         servers: processes of sshd.
     """
 
-    network: TwoHosts
+    network: Hosts
     rsh: str
     inside: list[str]
     servers: list[subprocess.Popen[bytes]]
@@ -58,19 +61,21 @@ class SshHosts(NamedTuple):
 
 
 @contextlib.contextmanager
-def ssh_hosts(root: Path, folder: Path) -> Iterator[SshHosts]:
-    """Start sshd on two hosts. They end with the block."""
+def ssh_hosts(root: Path, folder: Path, count: int = 2) -> Iterator[SshHosts]:
+    """Start sshd on `count` hosts. They end with the block."""
     for name in ("key", "hostkey"):
         words = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / name)]
         subprocess.run(words, check=True)
     (folder / "config").write_text(_CONFIG.format(folder=folder))
     users = Path("/etc/passwd").read_text()
     (folder / "passwd").write_text(f"{users}sshd:x:105:65534::/run/sshd:/usr/sbin/nologin\n")
-    network = TwoHosts()
+    for disk in ("disk", *(f"disk-{host}" for host in range(count))):
+        (folder / disk).mkdir()
+    network = Hosts(count)
     servers: list[subprocess.Popen[bytes]] = []
     try:
-        start = _START.format(folder=folder, sshd=root / "usr/sbin/sshd")
-        for prefix in network.prefixes:
+        for host, prefix in enumerate(network.prefixes):
+            start = _START.format(folder=folder, host=host, sshd=root / "usr/sbin/sshd")
             log = (folder / f"sshd-{len(servers)}.log").open("w")
             words = [*prefix, "sh", "-c", start]
             servers.append(subprocess.Popen(words, env=libraries(root), stdout=log, stderr=log))

@@ -1,4 +1,4 @@
-"""Jobs of a real Slurm of two nodes on this machine: srun, sbatch, scancel, a killed task."""
+"""Jobs of a real Slurm of two nodes on this machine: srun, sbatch, scancel, kill, requeue."""
 
 from __future__ import annotations
 
@@ -14,16 +14,19 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import torch
+from torch_geometric.data import Data
 
 from khop.loader import NeighborLoader
 from support import launching
 from support.cluster import jobs, launched
+from support.cluster_check import requeue_job
 from support.cluster_check.debian import libraries
 
 _CONFIG = """ClusterName=khop
 SlurmctldHost={host}(127.0.0.1)
 SlurmctldPort={port}
 AuthType=auth/none
+AuthInfo=cred_expire=5
 CredType=cred/none
 PluginDir={plugins}
 ProctrackType=proctrack/pgid
@@ -156,7 +159,55 @@ def check(slurm: Slurm) -> dict[str, object]:
     results["sbatch: khop run without srun"] = "not started by srun" in text or text
     results["killed task"] = _killed(slurm, two, run)
     results["scancel"] = _cancelled(slurm, two, run)
+    results["requeue"] = _requeued(slurm, two, parts, graph)
     return results
+
+
+def _requeued(slurm: Slurm, two: tuple[str, ...], parts: Path, graph: Data) -> dict[str, object]:
+    """Ask a job to stop in mid-epoch, twice, by a signal. Its script puts it back in the queue."""
+    folder, seeds = slurm.folder / "requeued", torch.arange(500)
+    folder.mkdir()
+    words = [sys.executable, "-m", "khop", "run", "--slurm", "--", "python", "-m"]
+    command = " ".join(map(str, (*words, requeue_job.__name__, parts, folder)))
+    batch = slurm.folder / "requeue.sh"
+    batch.write_text(
+        f"#!/bin/sh\n{slurm.path('srun')} {' '.join(two[:2])} {command} || exit 1\n"
+        f"test -e {folder}/done-1 || {slurm.path('scontrol')} requeue $SLURM_JOB_ID\n"
+    )
+    options = (*two[:2], "--requeue", "--open-mode=append", "-o", "requeue.out")
+    number = slurm.output("sbatch", "--parsable", *options, batch).strip()
+    out = slurm.folder / "requeue.out"
+
+    def wait_for(count: int) -> None:
+        end = time.monotonic() + 120
+        while not out.exists() or out.read_text().count("begins") < 2 * count:
+            if time.monotonic() > end:
+                raise RuntimeError(slurm.output("scontrol", "show", "job", number))
+            time.sleep(0.2)
+        time.sleep(0.5)
+
+    for count, name in ((1, "USR1"), (2, "TERM")):
+        wait_for(count)
+        # Both signals go to the tasks of the step, as those of `sbatch --signal` do.
+        slurm.output("scancel", f"--signal={name}", number)
+    wait_for(3)
+    end = time.monotonic() + 120
+    while (state := slurm.output("squeue", "-h", "-o", "%T", "-j", number).strip()).isalpha():
+        if time.monotonic() > end or state == "CANCELLED":
+            raise RuntimeError(slurm.output("scontrol", "show", "job", number))
+        time.sleep(0.5)
+    same = True
+    for rank in range(2):
+        loader = NeighborLoader(graph, [4, 4], seeds, stream=rank, **launched.COMMON)
+        found = (folder / f"digests-{rank}").read_text().splitlines()
+        same = same and found == [requeue_job.digest(one) for one in loader]
+    text = out.read_text()
+    return {
+        "restart counts": sorted({int(n) for n in re.findall(r"restart (\d+)", text)}),
+        "checkpoints": len(re.findall(r"saved, 0 samplers", text)),
+        "job": re.findall(r"JobState=(\w+)", slurm.output("scontrol", "show", "job", number)),
+        "batches equal": same,
+    }
 
 
 def _started(slurm: Slurm, two: tuple[str, ...], run: list[str]) -> subprocess.Popen[str]:

@@ -30,10 +30,14 @@ class Job:
         hosts: the hosts.
         folder: working folder.
         words: options and command.
+        is_shared: True if trainers of a host read its parts from its files.
     """
 
-    def __init__(self, hosts: SshHosts, folder: Path, *words: object) -> None:
-        options = ["--rsh", hosts.rsh, "--env", "PYTHONPATH", "--env", "KHOP_SAME_HOST_READS=0"]
+    def __init__(
+        self, hosts: SshHosts, folder: Path, *words: object, is_shared: bool = False
+    ) -> None:
+        options = ["--rsh", hosts.rsh, "--env", "PYTHONPATH"]
+        options += ["--env", f"KHOP_SAME_HOST_READS={int(is_shared)}"]
         self.process = subprocess.Popen(
             [*hosts.inside, *launching.command(*options, "--env", "OMP_NUM_THREADS=1", *words)],
             cwd=folder,
@@ -54,6 +58,14 @@ class Job:
                 raise RuntimeError(self.process.stderr.read())
             count -= text in line
         self.note()
+
+    def named(self) -> tuple[float, str]:
+        """Wait for the cause of an end. Return when it was named, and the cause."""
+        while line := self.process.stderr.readline():
+            text = line.removeprefix("khop run: ").strip()
+            if text != line.strip() and " trainers" not in text:
+                return time.monotonic(), text
+        raise RuntimeError("khop run names no cause")
 
     def note(self) -> None:
         """Note all processes of the job that run now."""
@@ -143,12 +155,13 @@ def kill_real(hosts: SshHosts, folder: Path) -> dict[str, dict[str, object]]:
     since = time.monotonic()
     os.kill(trainer, signal.SIGKILL)
     results["trainer KILL, with samplers and servers"] = job.ended(since)
-    results["graph server KILL"] = _kill_server(hosts, folder, parts, command)
+    for name in SIGNALS:
+        results[f"graph server {name}"] = _kill_server(hosts, folder, parts, command, name)
     return results
 
 
 def _kill_server(
-    hosts: SshHosts, folder: Path, parts: Path, command: tuple[object, ...]
+    hosts: SshHosts, folder: Path, parts: Path, command: tuple[object, ...], name: str
 ) -> dict[str, object]:
     servers, clients = hosts.names
     words = ("--parts", parts, "--servers", servers, "--clients", f"{clients}:2", "--", *command)
@@ -156,7 +169,7 @@ def _kill_server(
     job.wait_for("digest", 2)
     (server,) = job.programs("khop\0serve")
     since = time.monotonic()
-    os.kill(server, signal.SIGKILL)
+    os.kill(server, getattr(signal, f"SIG{name}"))
     return job.ended(since)
 
 

@@ -12,6 +12,7 @@ import sys
 import time
 from pathlib import Path
 
+from soak.network import DEVICE
 from support import launching, processes
 from support.cluster_check.hosts import SshHosts
 
@@ -59,7 +60,7 @@ def _khop_run(hosts: SshHosts, folder: Path, parts: Path) -> float:
 def _torchrun(hosts: SshHosts, folder: Path, port: int) -> float:
     commands = []
     for rank, prefix in enumerate(hosts.network.prefixes):
-        device = f"GLOO_SOCKET_IFNAME={hosts.network.devices[rank]}"
+        device = f"GLOO_SOCKET_IFNAME={DEVICE}"
         torchrun = [sys.executable, "-m", "torch.distributed.run", "--nnodes=2"]
         options = [f"--node-rank={rank}", "--nproc-per-node=2", f"--master-port={port}"]
         master = f"--master-addr={hosts.names[0]}"

@@ -289,6 +289,8 @@ def start_up() -> tuple[ControlLine, Message]:
         if os.getppid() != content["parent"]:  # it ended before the line above
             sys.exit(1)
     signal.signal(signal.SIGTERM, _leave)
+    # Slurm may send it to all processes of a step: the trainer writes a checkpoint meanwhile.
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     program = sys.argv[2]
     _log.info("process-started", f"{program} begins", program=program)
     atexit.register(_log.info, "process-ended", f"{program} ends", program=program)

@@ -11,7 +11,9 @@ import os
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
+from typing import NoReturn
 
+from khop.distributed.job.cluster_environment import integer
 from khop.distributed.job.context import DistRole, TrainerContext, enter, get_context, leave
 from khop.distributed.membership.members import Membership
 from khop.distributed.remote.addresses import Servers, address_of, check_rank
@@ -99,11 +101,11 @@ class ClientContext(TrainerContext):
 
 
 def init_client(
-    num_servers: int,
-    num_clients: int,
-    client_rank: int,
-    master_addr: str,
-    master_port: int | str,
+    num_servers: int | None = None,
+    num_clients: int | None = None,
+    client_rank: int | None = None,
+    master_addr: str | None = None,
+    master_port: int | str | None = None,
     num_rpc_threads: int = 4,
     client_group_name: str | None = None,
     is_dynamic: bool = False,
@@ -114,14 +116,16 @@ def init_client(
 ) -> ClientContext:
     """Join a job with graph servers (`khop serve`, `init_server`), as a client.
 
-    Loaders of this process then take `data=None` and `RemoteDistSamplingWorkerOptions`.
+    Loaders of this process then take `data=None` and `RemoteDistSamplingWorkerOptions`. Trainers of
+    `khop run --servers` need no arguments.
 
     Args:
-        num_servers: number of servers, the same as on the servers.
-        num_clients: number of clients, as on the servers. If 0, any number come and go.
-        client_rank: rank of this client.
-        master_addr: address at which server 0 listens.
-        master_port: its port.
+        num_servers: number of servers, the same as on the servers. If None, $KHOP_NUM_SERVERS.
+        num_clients: number of clients, as on the servers. If 0, any number come and go. If None,
+            $WORLD_SIZE.
+        client_rank: rank of this client. If None, $RANK.
+        master_addr: address at which server 0 listens. If None, $KHOP_SERVERS_ADDR.
+        master_port: its port. If None, $KHOP_SERVERS_PORT.
         num_rpc_threads: ignored. Requests do not wait for each other.
         client_group_name: name of the clients' group. Clients of one group make loaders and splits
             together. If None: 'khop-clients'.
@@ -138,8 +142,9 @@ def init_client(
         RuntimeError: this process has a role already.
         SecurityError: no keys, or a key file that cannot be used.
         RendezvousError: the servers do not answer, or refuse this client. Its rank is taken, or
-            `num_servers` or `num_clients` differ from the servers'.
-        ValueError: the rank or the numbers of processes are out of range.
+            `num_servers` or `num_clients` differ from the servers'. Or a variable is no number.
+        ValueError: the rank or the numbers of processes are out of range. Or an argument is None
+            and its variable is not set.
 
     Example:
         >>> context = init_client(1, 0, 0, "127.0.0.1", port)  # one server, any number of clients
@@ -148,7 +153,13 @@ def init_client(
         tensor([0, 1, 2])
     """
     del num_rpc_threads
-    num_clients = 0 if is_dynamic else num_clients
+    num_servers = _count_of("num_servers", num_servers, "KHOP_NUM_SERVERS")
+    num_clients = 0 if is_dynamic else _count_of("num_clients", num_clients, "WORLD_SIZE")
+    client_rank = _count_of("client_rank", client_rank, "RANK")
+    if master_addr is None:
+        master_addr = os.environ.get("KHOP_SERVERS_ADDR") or _missing("master_addr")
+    if master_port is None:
+        master_port = os.environ.get("KHOP_SERVERS_PORT") or _missing("master_port")
     check_rank(num_servers, num_clients, "client", client_rank)
     keys = read_client_keys(key_file)
     check_secured(master_addr, keys, insecure, "the graph servers")
@@ -170,6 +181,21 @@ def init_client(
         return context
 
     return enter(register, DistRole.CLIENT)
+
+
+def _count_of(name: str, value: int | None, variable: str) -> int:
+    """Return an argument, or the number in a variable if it is None."""
+    if value is not None:
+        return value
+    count = integer(os.environ, variable)
+    return _missing(name) if count is None else count
+
+
+def _missing(name: str) -> NoReturn:
+    raise ValueError(
+        f"{name} is missing: pass it, or start this trainer by khop run --servers, which sets its "
+        "variable"
+    )
 
 
 def shutdown_client() -> None:
