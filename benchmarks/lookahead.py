@@ -11,6 +11,7 @@ out. Ratios are to asking for each row once per batch.
 - 'static' has the hottest rows, by counts of other epochs' batches.
 - 'lru', 'sieve' and 'belady' are simulated on the recorded batches, one row after the other (with
   'belady', one batch after the other, and all batches of the epoch known).
+- 'belady, divided' has a cache for each sampler, of its share of the bytes, and batches in turn.
 - 'khop' is what loaders ask for, by their `stats()`.
 
 Then loaders with and without the cache take alternating turns. The program prints the processor
@@ -183,7 +184,9 @@ def main() -> None:
 
 def measure(root: Path, arguments: argparse.Namespace) -> None:
     """Print misses, then times."""
-    dataset = DistDataset().load(root, 0, also_serve=range(1, arguments.parts))
+    dataset = DistDataset().load(
+        root, 0, also_serve=range(1, arguments.parts), same_host_reads=False
+    )
     node_type = dataset.opened.meta.node_types[0]
     own = np.asarray(dataset.opened.node_ids(0, node_type.name)).astype(np.int64)
     is_own = np.zeros(node_type.count, bool)
@@ -238,12 +241,18 @@ def measure(root: Path, arguments: argparse.Namespace) -> None:
     for _ in cached:
         pass
     rows = cached.stats().rows
+
+    def divided(batches: Batches) -> int:
+        share = capacity // samplers
+        return sum(belady(batches[i::samplers], share) for i in range(samplers))
+
     misses = {
         "once per batch": 1.0,
         "lru": steady(lambda batches: lru(batches, capacity)),
         "sieve": steady(lambda batches: sieve(batches, capacity)),
         "static": sum((~is_hot[batch]).sum() for batch in second) / total,
         "belady": steady(lambda batches: belady(batches, capacity)),
+        "belady, divided": steady(divided),
         "khop's plan": steady(lambda batches: windowed(batches, capacity, window)),
         "khop": rows["remote"] / (rows["remote"] + rows["reused"]),
     }
