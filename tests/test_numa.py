@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from khop import numa, placement
-from khop.numa import Node, format_cpus, parse_cpus
+from khop.numa import NumaNode, format_cpus, parse_cpus
 from khop.placement import Placement, Position, choose
 from support import machines
 
@@ -51,7 +51,7 @@ def test_nodes(machine, name, expected):
 
 def test_distances_are_of_the_nodes_that_are_online(machine):
     found = machine("holes")
-    assert found.nodes[1] == Node(8, (8, 9, 10, 11), 128 * GIB, {0: 40, 8: 10, 252: 80})
+    assert found.nodes[1] == NumaNode(8, (8, 9, 10, 11), 128 * GIB, {0: 40, 8: 10, 252: 80})
 
 
 def test_gpus_are_by_address(machine):
@@ -79,7 +79,7 @@ def test_isolated_cores_are_no_restriction(machine):
 
 def test_without_a_description(tmp_path):
     found = numa.topology(tmp_path / "nothing", [3, 5], [0])
-    assert found.nodes == (Node(0, (3, 5), 0, {0: 10}),)
+    assert found.nodes == (NumaNode(0, (3, 5), 0, {0: 10}),)
     assert found.gpus == {}
     assert choose("auto", Position(0, 4), found) is None
 

@@ -25,7 +25,7 @@ from khop.distributed import (
 
 
 def train(words: Sequence[str] | None = None) -> None:
-    """Train. `words` are arguments. If None, they are those of the command line."""
+    """Train. `words` are arguments. If None, the command line has them."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--parts", default="/parts", help="partition folder")
     parser.add_argument("--epochs", type=int, default=5)

@@ -12,7 +12,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["Node", "Topology", "topology"]
+__all__ = ["Machine", "NumaNode", "topology"]
 
 MAX_CORES = 1 << 16
 """Bound of the indices of cores."""
@@ -20,7 +20,7 @@ _NVIDIA, _DISPLAY = "0x10de", "0x03"
 
 
 @dataclass(frozen=True)
-class Node:
+class NumaNode:
     """A NUMA node: cores and memory that are near each other.
 
     Attributes:
@@ -30,7 +30,7 @@ class Node:
         distances: {index of a node: distance}. 10 is the node itself, 20 takes twice the time.
 
     Example:
-        >>> khop.numa.Node(1, (4, 5), 64 << 30, {0: 21, 1: 10}).cpus
+        >>> khop.numa.NumaNode(1, (4, 5), 64 << 30, {0: 21, 1: 10}).cpus
         (4, 5)
     """
 
@@ -41,7 +41,7 @@ class Node:
 
 
 @dataclass(frozen=True)
-class Topology:
+class Machine:
     """NUMA nodes of a machine, as far as this process may use them.
 
     Attributes:
@@ -55,16 +55,16 @@ class Topology:
         True
     """
 
-    nodes: tuple[Node, ...]
+    nodes: tuple[NumaNode, ...]
     gpus: dict[str, int | None]
     is_whole: bool
 
     @property
-    def with_cpus(self) -> tuple[Node, ...]:
+    def with_cpus(self) -> tuple[NumaNode, ...]:
         """Nodes with cores that this process may use."""
         return tuple(node for node in self.nodes if node.cpus)
 
-    def nearest_memory(self, node: Node) -> int | None:
+    def nearest_memory(self, node: NumaNode) -> int | None:
         """Return the index of the node with memory that is nearest to `node`. None if unknown.
 
         It is the node itself if it has memory.
@@ -81,7 +81,7 @@ def topology(
     root: str | os.PathLike[str] = "/sys",
     cpus: Collection[int] | None = None,
     memory_nodes: Collection[int] | None = None,
-) -> Topology:
+) -> Machine:
     """Return the NUMA nodes of this machine that this process may use.
 
     Without a description there is one node, index 0, with all cores that may be used.
@@ -110,11 +110,11 @@ def topology(
         if memory or near:
             distances = map(int, _text(folder / "distance").split())
             # A value for each node that is online.
-            nodes.append(Node(index, near, memory, dict(zip(online, distances, strict=False))))
+            nodes.append(NumaNode(index, near, memory, dict(zip(online, distances, strict=False))))
     if not any(node.cpus for node in nodes):
-        nodes = [Node(0, tuple(sorted(allowed)), 0, {0: 10})]
+        nodes = [NumaNode(0, tuple(sorted(allowed)), 0, {0: 10})]
     usable = set(_listed(system / "cpu/online")) - set(_listed(system / "cpu/isolated"))
-    return Topology(tuple(nodes), _gpus(Path(root) / "bus/pci/devices"), usable <= allowed)
+    return Machine(tuple(nodes), _gpus(Path(root) / "bus/pci/devices"), usable <= allowed)
 
 
 def parse_cpus(text: str) -> tuple[int, ...]:

@@ -18,7 +18,7 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from khop.numa import MAX_CORES, Topology, format_cpus, listed_in, parse_cpus, topology
+from khop.numa import MAX_CORES, Machine, format_cpus, listed_in, parse_cpus, topology
 
 VARIABLE = "KHOP_PLACEMENT"
 """Environment variable with the placement of trainers and samplers, see `choose`."""
@@ -69,7 +69,7 @@ class Position(NamedTuple):
 
 
 def choose(
-    option: str | None, position: Position, machine: Topology | None = None, num_samplers: int = 0
+    option: str | None, position: Position, machine: Machine | None = None, num_samplers: int = 0
 ) -> Placement | None:
     """Return the placement of a trainer and its samplers. None if they stay as they are.
 
@@ -236,7 +236,7 @@ def describe(pid: int | str = "self") -> str:
 
 
 @cache
-def _machine() -> Topology:
+def _machine() -> Machine:
     """Return the topology with all cores, also cores that this process may not use."""
     return topology(cpus=range(MAX_CORES))
 

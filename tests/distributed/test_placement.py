@@ -17,7 +17,7 @@ import torch
 from khop.distributed import DistDataset, DistNeighborLoader, MpDistSamplingWorkerOptions
 from khop.distributed.loaders import placing
 from khop.loader import NeighborLoader
-from khop.numa import Node, Topology, format_cpus
+from khop.numa import Machine, NumaNode, format_cpus
 from khop.placement import Position
 from support import processes
 from support.cluster import jobs
@@ -87,8 +87,8 @@ def test_auto(folder_of, graph, monkeypatch):
     """On two nodes, of which Linux has one here: cores are bound, and it refuses the memory."""
     if len(CORES) < 2:
         pytest.skip("needs two cores")
-    nodes = tuple(Node(i, (CORES[i],), 1 << 30, {i: 10, 1 - i: 20}) for i in (0, 1))
-    monkeypatch.setattr(placing, "topology", lambda: Topology(nodes, {}, True))
+    nodes = tuple(NumaNode(i, (CORES[i],), 1 << 30, {i: 10, 1 - i: 20}) for i in (0, 1))
+    monkeypatch.setattr(placing, "topology", lambda: Machine(nodes, {}, True))
     for position, expected in (
         (Position(0, 1), [ALL, "default"]),
         (Position(2, 4), [str(CORES[0]), "prefer:0"]),

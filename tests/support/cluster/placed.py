@@ -4,7 +4,9 @@ python -m support.cluster.placed FOLDER [PLACEMENT]
 """
 
 import json
+import re
 import sys
+from collections import Counter
 from pathlib import Path
 
 import torch
@@ -35,6 +37,16 @@ def where(pid):
         return [cores, maps.readline().split()[1]]
 
 
+def pages(pid, text):
+    """Return {node: pages} of the mappings of a process whose line has `text`."""
+    counts = Counter()
+    with Path(f"/proc/{pid}/numa_maps").open() as maps:
+        for line in maps:
+            if text in line:
+                counts.update({n: int(count) for n, count in re.findall(r" N(\d+)=(\d+)", line)})
+    return dict(counts)
+
+
 def ring_policies(pid):
     """Return the memory policies of the arenas that a process has mapped."""
     with Path(f"/proc/{pid}/numa_maps").open() as maps:
@@ -55,6 +67,11 @@ def main(folder, placement=None):
         "samplers": [where(pid) for pid in samplers],
         "servers": [where(pid) for pid in servers],
         "rings": ring_policies("self"),
+        "pages": {
+            "arenas": pages("self", "memfd:khop-ring"),
+            "trainer": pages("self", "anon="),
+            "samplers": [pages(pid, "anon=") for pid in samplers],
+        },
         "stats": loader.stats().placement,
         "position": placing._position(dataset),
     }
