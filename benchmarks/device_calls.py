@@ -6,8 +6,8 @@ The runtime of `tests/fake_cuda` counts calls, launches, copies, waits and alloc
 measures the time within the runtime, kernels included. The rest of a batch's time is the time of
 khop's own code on the host.
 
-`NeighborSampler(device=...)` draws batches of three hops, from seeds to tensors, as in a loader: the
-next batch is launched before the wait for one. `waits_alone` counts waits with nothing launched
+`NeighborSampler(device=...)` draws batches of three hops, from seeds to tensors, as in a loader.
+The next batch is launched before the wait for one. `waits_alone` counts waits with nothing launched
 behind. One graph has one edge type, the other has twenty. Torch's tensors are on the CPU here. The
 times do not include torch's allocator of GPU memory.
 
