@@ -12,6 +12,7 @@ import time
 import numpy as np
 import pytest
 import torch
+from torch_geometric.data import HeteroData
 
 import khop
 from khop.cli.main import main
@@ -355,3 +356,24 @@ def test_the_command_prints_a_summary(packed, tmp_path, capsys):
     told = json.loads(capsys.readouterr().out)
     assert told["rows"] > told["packed_rows"] and told["epochs"] == 1
     assert time.time() - (tmp_path / "pack" / "pack.json").stat().st_mtime < 60
+
+
+def test_the_command_packs_seeds_of_a_type(tmp_path):
+    """Rows of both types are packed."""
+    data, ids = HeteroData(), torch.arange(40)
+    data["a"].x, data["b"].x = torch.rand(40, 20), torch.rand(30, 20)
+    data["a"].train_mask = ids < 20
+    data["a", "to", "b"].edge_index = torch.stack([ids, ids % 30])
+    data["b", "of", "a"].edge_index = torch.stack([ids % 30, ids])
+    khop.partition_graph(data, tmp_path / "parts", 1)
+    command = ["pack", str(tmp_path / "parts"), str(tmp_path / "pack"), "--seed", "1", "--quiet"]
+    assert main([*command, "--fanout", "3,3", "--batch-size", "8", "--seed-type", "a"]) == 0
+    dataset = load(tmp_path / "parts")
+    options = {"batch_size": 8, "shuffle": True, "seed": 1}
+    loaders = [
+        DistNeighborLoader(dataset, [3, 3], ("a", "train_mask"), packed=packed, **options)
+        for packed in (tmp_path / "pack", None)
+    ]
+    for ours, theirs in zip(*loaders, strict=True):
+        assert torch.equal(ours["a"].x, theirs["a"].x) and torch.equal(ours["b"].x, theirs["b"].x)
+    assert loaders[0].stats().disk["packed"] == loaders[0].stats().nodes > 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from typing import Any
 
 from khop.cli.arguments import Arguments, fanouts, name_list
 from khop.cli.progress import progress_bar
@@ -85,11 +86,15 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         others = range(1, PartitionFolder(arguments.folder).num_parts)
         dataset = DistDataset().load(arguments.folder, also_serve=others, same_host_reads=True)
-        seed_type = arguments.seed_type
+        seeds: Any = arguments.split
+        if arguments.seed_type is not None:
+            dataset.meta.node_type(arguments.seed_type)  # KeyError, which names the types
+            if dataset.meta.heterogeneous:
+                seeds = arguments.seed_type, arguments.split
         loader = DistNeighborLoader(
             dataset,
             arguments.fanout,
-            arguments.split if seed_type is None else (seed_type, arguments.split),
+            seeds,
             batch_size=arguments.batch_size,
             shuffle=not arguments.in_order,
             drop_last=arguments.drop_last,
