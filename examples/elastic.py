@@ -1,20 +1,18 @@
 """GraphSAGE under DDP while machines join and leave in the middle of an epoch.
 
-Start it on one to three machines, or several times on one machine, at any time.
-
     khop partition debian parts --num-parts 3 --undirected
-    export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1
-    torchrun --nnodes=1:3 --nproc-per-node=1 --max-restarts=9 --rdzv-backend=c10d \
-        --rdzv-id=elastic --rdzv-endpoint=HOST:29400 --rdzv-conf=last_call_timeout=5 \
+    torchrun --nnodes=1:3 --max-restarts=9 --rdzv-backend=c10d --rdzv-endpoint=HOST:29400 \
         examples/elastic.py --parts parts --checkpoints checkpoints
 
-HOST is the first machine, which must stay. When another joins or ends, torchrun restarts all
-trainers as more or fewer. They load the newest checkpoint and make the batches that are missing.
-The epoch's seeds are divided among 12 virtual ranks, whatever the number of trainers, so batches do
-not change. The folder must be visible on all machines, and so must the checkpoints.
+Run the last command on one to three machines, or several times on one machine, at any time. Set
+`TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1` first. Otherwise torchrun of torch 2.13 keeps the addresses
+of the first start, and a machine that joins later waits for them in vain. HOST is the first
+machine, which must stay.
 
-Without the variable, torchrun of torch 2.13 keeps the addresses of the first start. A machine that
-joins later would wait for them in vain.
+When another machine joins or ends, torchrun restarts all trainers as more or fewer. They load the
+newest checkpoint and make the batches that are missing. The epoch's seeds are divided among 12
+virtual ranks, whatever the number of trainers, so batches do not change. The folder must be visible
+on all machines, and so must the checkpoints.
 
 At the end of an epoch it prints how many batches were made by one, two or three trainers, and how
 many seeds were used: all of them, each once. Only the last round of batches may repeat some.
