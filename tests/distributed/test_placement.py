@@ -59,7 +59,8 @@ def test_batches_are_the_same(folder_of, graph, placement):
     servers = [pid for pid in jobs.khop_processes() if pid not in samplers]
     assert [where(pid) for pid in servers] == [before]
     assert where("self") == before
-    assert {*ring_policies("self"), *ring_policies(samplers[0])} == {expected[1]}
+    assert ring_policies(samplers[0]) == [expected[1]]
+    assert expected[1] in ring_policies("self")  # it may have arenas of other tests, too
     loader.shutdown()
 
 

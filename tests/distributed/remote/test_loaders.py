@@ -22,6 +22,7 @@ from khop.loader import (
     SubGraphLoader,
 )
 from support.cluster import jobs, twins
+from support.cluster.placed import ring_policies, where
 from support.cluster.servers import cluster
 
 SHUFFLED = {"shuffle": True, "seed": 3}
@@ -256,6 +257,18 @@ def test_a_receiver_that_is_killed(client):
     assert len(got) == len(expected)
     assert all(map(torch.equal, got, expected))
     assert loader.stats().restarts == 1
+
+
+def test_a_receiver_at_a_node(client):
+    """It is bound, and its arena, as the samplers of a trainer are. Batches are the same."""
+    core = str(max(os.sched_getaffinity(0)))
+    placement = f"cpus:{core}"
+    loader, reference = remote_loader(None, shared_memory=False, placement=placement), twin(None)
+    assert jobs.same_batches(loader, reference) == len(reference)
+    assert where(loader.workers[0].pid) == [core, "prefer:0"]
+    assert "prefer:0" in ring_policies("self")
+    assert f"cores {core}, memory prefer:0" in loader.stats().placement["samplers"]
+    loader.shutdown()
 
 
 def test_statistics_count_rows_bytes_and_producers(client):
