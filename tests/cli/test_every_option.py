@@ -151,8 +151,8 @@ class Stripes(PartitionerBase):
         return np.arange(self.source.nodes[node_type].count) // self.width % self.num_parts
 """
 RUN_RUNS = [
-    "run --local 2 --env OWN=1 --workdir . --grace 1 --lease 60 --log-dir {out} --interface lo "
-    "--master-addr 127.0.0.1 --parts parts --debug -- own_plugins.py",
+    "run --local 2 --env OWN=1 --placement none --workdir . --grace 1 --lease 60 --log-dir {out} "
+    "--interface lo --master-addr 127.0.0.1 --parts parts --debug -- own_plugins.py",
     "run --hosts n[01-02]:2,m --trainers-per-host 3 --python 'conda run python' --rsh 'ssh -p 22' "
     "--dry-run -- train.py",
     "run --hostfile hosts --dry-run -- train.py",

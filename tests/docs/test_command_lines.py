@@ -29,6 +29,7 @@ OTHERS = {
     "--max-restarts": "torchrun",
     "--num_samplers": "DistDGL's launch.py",
     "--num_servers": "DistDGL's launch.py",
+    "--rdzv-conf": "torchrun",
     "--shm-size": "docker",
 }
 PROGRAMS = ("benchmarks", "examples", "scripts", "tests/bench", "tests/scripts", "tests/soak")
