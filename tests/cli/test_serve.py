@@ -75,15 +75,20 @@ def test_serve(folder, tmp_path):
     assert not socket.parent.exists()
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_signals(folder, number):
-    """SIGTERM and Ctrl-C end it cleanly."""
+@pytest.mark.parametrize(
+    ("number", "run", "status"),
+    [(signal.SIGTERM, {}, 0), (signal.SIGINT, {}, 0), (signal.SIGTERM, {"KHOP_RUN": "x"}, 143)],
+)
+def test_signals(folder, monkeypatch, number, run, status):
+    """SIGTERM and Ctrl-C end it cleanly. A job of `khop run` ends with it."""
+    for name, value in run.items():
+        monkeypatch.setenv(name, value)
     master = f"127.0.0.1:{jobs.free_port()}"
     process = start(folder, "--master", master, "--part", "0", "--part", "1")
     assert "serving" in process.stdout.readline()
     os.kill(process.pid, number)
     _, err = process.communicate(timeout=20)
-    assert process.returncode == 0, err
+    assert process.returncode == status, err
 
 
 def test_a_file_that_is_cut_off_while_it_is_served(folder, tmp_path):

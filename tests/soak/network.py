@@ -1,9 +1,10 @@
 """Network namespaces as hosts, and a cable between them that can be slow, silent or cut.
 
-Each namespace has a TUN device. The cable is a thread that reads packets from one device and writes
-them to the device of their address: later (delay), after a long pause (stall), or never (cut). So
-the cable affects every connection, of any process and port, and needs no `netem` in the kernel. It
-needs root, iproute2 and /dev/net/tun. The thread is a limit of its own: `Hosts.measured_limit`.
+Each namespace has a TUN device. The cable is a thread that reads packets from one device and
+writes them to the device of their address: later (delay), after a long pause (stall), or never
+(cut). So the cable affects every connection, of any process and port, and needs no `netem` in the
+kernel. It needs root, iproute2 and /dev/net/tun. The thread is a limit of its own:
+`Hosts.measured_limit`.
 """
 
 from __future__ import annotations

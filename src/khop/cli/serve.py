@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import os
 import signal
 from collections.abc import Mapping
+from types import FrameType
 
 from khop.cli.arguments import Arguments, byte_size, find_modules_here
 from khop.typing import Array
@@ -91,6 +93,7 @@ def run(arguments: argparse.Namespace) -> int:
     from khop.distributed.remote.server.main import serve
     from khop.distributed.remote.server.server_config import ServerConfig
     from khop.distributed.rpc.key_files import key_file_path, read_server_keys
+    from khop.launcher.ending import VARIABLE
     from khop.log import configure_program, identify
 
     configure_program("info")
@@ -99,8 +102,14 @@ def run(arguments: argparse.Namespace) -> int:
     keys = None if arguments.insecure else read_server_keys(arguments.key_file)
     find_modules_here(arguments.methods)
     controller, controlled = socket_pair()
-    for stop in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(stop, lambda *_: controller.close())
+    stopped: list[int] = []
+
+    def stop(signal_number: int, _: FrameType | None) -> None:
+        stopped.append(signal_number)
+        controller.close()
+
+    for ends in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(ends, stop)
     config = ServerConfig(
         root=arguments.folder,
         rank=arguments.rank,
@@ -127,7 +136,8 @@ def run(arguments: argparse.Namespace) -> int:
     with controller, controlled:
         labels = read_labels(arguments.folder, arguments.labels)
         serve(config, labels, ControlLine(controlled), on_ready)
-    return 0
+    # In a job of khop run, clients would wait for this server: the job must end.
+    return 128 + stopped[0] if stopped and VARIABLE in os.environ else 0
 
 
 def read_labels(folder: str, entries: list[str]) -> dict[int, Array]:

@@ -1,0 +1,108 @@
+"""GraphSAGE on a Ray cluster: partitioning, graph servers and Ray Train.
+
+    ray start --head
+    python examples/ray_sage.py --parts /shared/parts --servers 2 --trainers 2
+
+The machines of the cluster partition the Debian package graph together, unless the folder is there.
+The folder is on storage that all machines share. Graph servers are actors, and have the samplers.
+Trainers are workers of `TorchTrainer` that get batches from them, and read no folder.
+"""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+import ray
+import ray.train
+import ray.train.torch
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from debian_training import NUM_SECTIONS
+from torch_geometric.nn import GraphSAGE
+
+import khop
+from khop.datasets import DebianPackages
+from khop.distributed import (
+    DistNeighborLoader,
+    RemoteDistSamplingWorkerOptions,
+    shutdown_client,
+)
+from khop.ray import GraphServers
+
+
+def train(config: dict[str, Any]) -> None:
+    """Train on this worker's share of the training packages."""
+    context = ray.train.get_context()
+    config["servers"].init_client(context.get_world_rank())
+    options = RemoteDistSamplingWorkerOptions(num_workers=1)
+    common = {"batch_size": config["batch_size"], "worker_options": options, "seed": 0}
+    loader = DistNeighborLoader(None, [10, 10], "train_mask", shuffle=True, **common)
+    tests = DistNeighborLoader(None, [10, 10], "test_mask", **common)
+    torch.manual_seed(0)
+    model = GraphSAGE(config["width"], 64, 2, NUM_SECTIONS, dropout=0.5)
+    model = ray.train.torch.prepare_model(model)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    for epoch in range(config["epochs"]):
+        model.train()
+        for batch in loader:
+            optimizer.zero_grad()
+            F.cross_entropy(*predict(model, batch)).backward()
+            optimizer.step()
+        share = accuracy(model, tests)
+        ray.train.report({"epoch": epoch, "accuracy": share})
+        if context.get_world_rank() == 0:
+            print(f"epoch {epoch}, test accuracy: {share:.3f}", flush=True)
+    shutdown_client()  # the worker goes on
+
+
+def predict(model, batch):
+    """Return logits and labels of the seeds, the first nodes of a batch."""
+    out = model(batch.x, batch.edge_index)
+    return out[: batch.batch_size], batch.y[: batch.batch_size]
+
+
+@torch.no_grad()
+def accuracy(model, loader) -> float:
+    """Return the share of correct predictions over the seeds of all workers."""
+    model.eval()
+    counts = torch.zeros(2)
+    for batch in loader:
+        out, y = predict(model, batch)
+        counts += torch.tensor([(out.argmax(-1) == y).sum(), len(y)])
+    dist.all_reduce(counts)
+    return float(counts[0] / counts[1])
+
+
+def main() -> None:
+    """Partition, start servers and train. Ray prints what the trainers print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--parts", required=True, type=Path, help="folder, on shared storage")
+    parser.add_argument("--servers", type=int, default=2)
+    parser.add_argument("--trainers", type=int, default=2)
+    parser.add_argument("--epochs", type=int, default=3)
+    parser.add_argument("--batch-size", type=int, default=512)
+    parser.add_argument("--cpus", type=float, default=1.0, help="of each server and trainer")
+    args = parser.parse_args()
+    ray.init(address="auto")
+    if not args.parts.exists():
+        data = DebianPackages(undirected=True)[0]
+        khop.partition_graph(data, args.parts, args.servers, method="random", on="ray")
+    _, (width,) = khop.partition.PartitionFolder(args.parts).meta.node_types[0].attrs["x"].delivered
+    counts = {"num_servers": args.servers, "num_clients": args.trainers}
+    with GraphServers(args.parts, **counts, num_cpus=args.cpus) as servers:
+        trainer = ray.train.torch.TorchTrainer(
+            train,
+            train_loop_config={
+                **{"servers": servers.address, "width": width},
+                **{"epochs": args.epochs, "batch_size": args.batch_size},
+            },
+            scaling_config=ray.train.ScalingConfig(
+                num_workers=args.trainers, resources_per_worker={"CPU": args.cpus}
+            ),
+        )
+        trainer.fit()
+
+
+if __name__ == "__main__":
+    main()
