@@ -82,6 +82,7 @@ def test_the_connection_of_others_stays(store):
     """Also that of the one that it was separated from."""
     first, second = member_of(store), member_of(store)
     first.publish("x", 6)
+    assert first.poll("x", [0]) == {0: 6}  # it is in the store: calls that set do not wait
     first.close()
     with contextlib.closing(second):
         second.publish("x", 7)
