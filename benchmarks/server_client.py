@@ -185,6 +185,8 @@ def local_config(folder: PartitionFolder, spec: PipelineSpec) -> dict[str, Any]:
         "graph_mode": "CPU",
         "feature_mode": "CPU",
         "pin_memory": False,
+        "cache_bytes": 0,
+        "lookahead": [0, 0],
     }
 
 
@@ -211,12 +213,14 @@ def remote_config(
         "schema": codec.to_json(BatchSchema.create(folder.meta, spec)),
         "depth": 4,
         "timeout": 60.0,
+        "batch_limit": 1 << 30,
     }
 
 
 def epoch_of(group: SamplerPool, plan: EpochPlan, columns: Any) -> float:
     """Return the seconds of an epoch, extrapolated from all batches but the first."""
-    epoch = group.open_epoch(7, plan, columns)
+    epoch = group.new_epoch()
+    group.open_epoch(epoch, 7, plan, columns)
     group.take(epoch, 0)
     began = time.perf_counter()
     for batch in range(1, plan.num_batches):

@@ -47,7 +47,7 @@ from khop.distributed import (
     shutdown_worker_group,
 )
 from khop.partition import RandomPartitioner
-from soak.network import NoNetworkError, TwoHosts
+from soak.network import DEVICE, Hosts, NoNetworkError
 
 _PORT = 29_431
 _BATCH_SIZE = 512
@@ -86,7 +86,7 @@ def main() -> None:
         RandomPartitioner.from_data(DebianPackages(undirected=True)[0], root, 2).partition()
         for delay in arguments.delays:
             try:
-                hosts = TwoHosts()
+                hosts = Hosts()
             except NoNetworkError as error:
                 print(f"skipped: {error}")
                 break
@@ -100,13 +100,13 @@ def main() -> None:
         run(root, None)
 
 
-def run(root: Path, hosts: TwoHosts | None) -> None:
+def run(root: Path, hosts: Hosts | None) -> None:
     """Run both trainers to their end."""
     trainers = []
     for rank in (1, 0):
         prefix, address, device, peer = [], "127.0.0.1", "lo", "127.0.0.1"
         if hosts is not None:
-            prefix, address, device = hosts.prefixes[rank], hosts.addresses[0], hosts.devices[rank]
+            prefix, address, device = hosts.prefixes[rank], hosts.addresses[0], DEVICE
             peer = hosts.addresses[1 - rank]
         words = ["--trainer", str(rank), "--folder", str(root), "--peer", peer]
         variables = {

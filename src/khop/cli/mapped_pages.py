@@ -65,7 +65,8 @@ def _count(descriptor: int) -> tuple[int, int]:
                 os.preadv(descriptor, [byte], first, os.RWF_NOWAIT)
             except OSError:
                 continue
-            num_cached += mapping[first] >= 0
+            mapping[first]  # maps the page
+            num_cached += 1
         return num_cached * HUGE_BYTES, _huge_bytes(descriptor)
 
 
