@@ -75,7 +75,7 @@ def test_there_are_all():
     }
 
 
-@pytest.mark.parametrize(("one", "above", "template", "container"), containers())
+@pytest.mark.parametrize(("one", "above", "template", "container"), list(containers()))
 def test_containers(one, above, template, container):
     """Names, volumes, images, and memory that is requested as it is limited."""
     assert (FOLDER / IMAGES[container["image"]]).is_file()
@@ -106,7 +106,7 @@ def test_memory_adds_up(file):
             assert {rows} == set(re.findall(r"--cache-memory[ ,]+(\d+)G", text))
 
 
-@pytest.mark.parametrize(("one", "above", "template", "container"), containers())
+@pytest.mark.parametrize(("one", "above", "template", "container"), list(containers()))
 def test_commands(one, above, template, container):
     """They are parsed by khop. Numbers of pods agree with numbers in commands and variables."""
     for words in commands(container):

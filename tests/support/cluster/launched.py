@@ -3,6 +3,7 @@
 python -m support.cluster.launched FOLDER STOP
 """
 
+import faulthandler
 import json
 import os
 import sys
@@ -61,7 +62,9 @@ def key_of_job():
 
 def main(folder, stop):
     """Print a digest of the first epoch, then train until the file `stop` exists."""
+    faulthandler.dump_traceback_later(50)  # trainers wait for each other for 60 s: what for?
     loader = client_loader() if "KHOP_NUM_SERVERS" in os.environ else worker_loader(folder)
+    faulthandler.cancel_dump_traceback_later()
     print(f"digest {digest(loader)} key {key_of_job()}", flush=True)
     while not Path(stop).exists():
         for _ in loader:
