@@ -152,7 +152,7 @@ def test_two_trainers(folder_of):
 
 
 @pytest.mark.network
-@pytest.mark.parametrize("num_workers", [pytest.param(1, marks=pytest.mark.real_exec), None])
+@pytest.mark.parametrize("num_workers", [1, None])
 def test_two_hosts(folder_of, two_hosts, num_workers):
     """Two machines that share nothing but the network, over TCP with CURVE."""
     prefixes, master = two_hosts

@@ -464,6 +464,7 @@ def test_pod_of_an_indexed_job(tmp_path):
 
 
 RAY_WORKER = """
+# forked
 import os, sys, threading
 import torch.distributed as dist
 from khop.distributed import *
@@ -479,7 +480,7 @@ def loop():
     shutdown_worker_group()
     dist.destroy_process_group()
 
-del sys.modules["__main__"].__file__
+assert not hasattr(sys.modules["__main__"], "__file__")
 found = []
 for _ in range(2):  # an actor outlives its loop, and may be given another
     thread = threading.Thread(target=loop)
@@ -496,17 +497,18 @@ def test_loops_of_ray_train(folder_of):
     port = jobs.free_port()
     workers = [
         subprocess.Popen(
-            [sys.executable, "-", str(folder_of("random", 2))],
-            env={**os.environ, **ray_train(rank, 2), **master("127.0.0.1", port)},
-            stdin=subprocess.PIPE,
+            [sys.executable, "-c", RAY_WORKER, str(folder_of("random", 2))],
+            env={
+                **os.environ,
+                **ray_train(rank, 2),
+                **master("127.0.0.1", port),
+                "OMP_NUM_THREADS": "1",
+            },
             stderr=subprocess.PIPE,
             text=True,
         )
         for rank in range(2)
     ]
-    for worker in workers:
-        worker.stdin.write(RAY_WORKER)
-        worker.stdin.close()
     errors = [worker.stderr.read() for worker in workers]
     assert [worker.wait() for worker in workers] == [0, 0], errors
 

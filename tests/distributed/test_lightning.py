@@ -71,12 +71,9 @@ def test_links_are_divided_among_trainers(parts, tmp_path):
 
 
 def test_the_page_runs(tmp_path):
-    """PyG's data module with khop's sampler, and khop's own, as on `docs/how-to/lightning.md`.
-
-    The program is started by exec, as a reader starts it; those of the other tests are forked.
-    """
+    """PyG's data module with khop's sampler, and khop's own, as on `docs/how-to/lightning.md`."""
     page = Path(__file__).parents[2] / "docs" / "how-to" / "lightning.md"
-    program = tmp_path / "page.py"
+    program = tmp_path / "lightning_job.py"  # the name by which it is forked
     program.write_text("".join(block.source for block in fenced.blocks(page)))
     done = subprocess.run(
         [sys.executable, program], cwd=tmp_path,

@@ -22,6 +22,7 @@ from khop.distributed import (
     DistNeighborLoader,
     MpDistSamplingWorkerOptions,
     pack_epochs,
+    shutdown_worker_group,
 )
 from khop.errors import FolderError, RowStoreError
 from khop.loader import NeighborLoader
@@ -56,6 +57,7 @@ def packed(folder_of, tmp_path_factory):
     """Folder of one part, and a pack of two epochs of it."""
     root, path = folder_of("random", 1), tmp_path_factory.mktemp("packs") / "pack"
     pack_of(load(root), path, 2)
+    shutdown_worker_group()  # whichever test comes first
     return root, path
 
 
@@ -299,6 +301,7 @@ def test_a_full_disk_leaves_nothing(folder_of, tmp_path, monkeypatch):
 
 
 KILLED = """
+# forked
 import os, signal, sys
 from khop.storage import pack_writer
 number = getattr(signal, sys.argv.pop())

@@ -5,12 +5,15 @@ Schemas of Kubernetes and of the operators are not at hand here. They were appli
 
 import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from khop.cli.main import parser_of_all
-from support import launching
+from support import processes
+from support.cluster import jobs
 
 yaml = pytest.importorskip("yaml")
 
@@ -184,10 +187,15 @@ def test_packages_of_the_server_are_those_that_khop_needs_without_torch():
 
 def test_script(debian_parts, tmp_path):
     """Two trainers learn, as two pods of the manifests do."""
-    words = ("python", FOLDER / "train.py", "--parts", debian_parts, "--epochs", 2)
-    done = launching.run("--local", 2, "--", *words, "--buffer-size", "64MB", folder=tmp_path)
-    assert done.returncode == 0, done.stderr
-    losses = [
-        float(loss) for loss in re.findall(r"localhost/0: epoch \d: loss ([\d.]+)", done.stdout)
+    words = ("--parts", debian_parts, "--epochs", 2, "--buffer-size", "64MB")
+    command = [sys.executable, *map(str, (FOLDER / "train.py", *words))]
+    port, options = jobs.free_port(), {"stdout": subprocess.PIPE, "text": True, "cwd": tmp_path}
+    variables = [jobs.variables_of_torchrun(rank, 2, "127.0.0.1", port) for rank in range(2)]
+    pods = [
+        subprocess.Popen(command, env=processes.environment(**own, OMP_NUM_THREADS="1"), **options)
+        for own in variables
     ]
+    printed = [pod.communicate(timeout=120)[0] for pod in pods]
+    assert [pod.returncode for pod in pods] == [0, 0]
+    losses = [float(loss) for loss in re.findall(r"epoch \d: loss ([\d.]+)", printed[0])]
     assert len(losses) == 2 and losses[1] < losses[0]

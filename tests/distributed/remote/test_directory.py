@@ -402,6 +402,24 @@ def test_client_that_has_published_long_ago(clock):
     assert told.heard.pop() == {1: "x"}
 
 
+def test_client_that_has_published_and_left(clock):
+    """It came first, needed the other's value, and left before it registered again."""
+    told = Told(clock)
+    told.client(0)
+    told.publish(0, "x")
+    clock.now += 0.5
+    told.client(1)
+    told.publish(1, "y")
+    told.wait(0, [0, 1])
+    assert told.heard.pop() == {0: "x", 1: "y"}
+    told.wait(1, [0, 1], 9.0)
+    assert told.heard == []
+    clock.now += 0.1
+    told.goodbye("client", 0)
+    told.directory.tick()
+    assert told.heard.pop() == {0: "x", 1: "y"}
+
+
 def test_published_values_beyond_the_bound_drop_the_oldest(clock, monkeypatch):
     """The oldest values of whoever published most go first; what is said twice counts once."""
     monkeypatch.setattr(module, "_MAX_PUBLISHED", 1000)

@@ -2,7 +2,8 @@
 
 To import PyTorch, PyG and khop takes a program three to four seconds of processor time. A fork of a
 process that has done so takes a hundredth of that. After `install`, `subprocess.Popen` forks
-programs of khop, of `support` and examples. It starts all others by exec, as it does
+programs of khop, of `support` and examples, and code of `-c` that begins with `# forked`. It starts
+all others by exec, as it does
 
 - where the program's environment differs from the forked process's: settings of its interpreter
   and libraries, limits, processors,
@@ -34,13 +35,14 @@ _MODULE = re.compile(
     r"support\.(cluster\.\w+|\w+_job)|guide\.job|soak\.trainer|khop\.cli\.main|"
     r"torch\.distributed\.run|khop_bench\.gpu\.\w+"
 )
-_CODE = re.compile(r"\bfrom support\.cluster import")
-_FOLDERS = TESTS / "support", TESTS.parent / "examples"
+_CODE = re.compile(r"\bfrom support\.cluster import|\A\n?# forked\n")
+_FOLDERS = TESTS / "support", TESTS.parent / "examples", TESTS.parent / "examples" / "k8s"
 _FUZZ = str(TESTS.parent / "scripts" / "fuzz")
-# Variables that interpreters read when they start, and libraries when they are loaded.
+# Variables that interpreters read when they start, and libraries when they are loaded. khop reads
+# all but one of its own when it needs them.
 _EARLY = (
     *("PYTHON", "LD_", "MALLOC_", "GLIBC_", "LC_", "LANG", "OPENBLAS_", "MKL_"),
-    *("KHOP_", "CUDA", "ASAN_", "UBSAN_", "LSAN_"),
+    *("KHOP_LOG", "CUDA", "ASAN_", "UBSAN_", "LSAN_"),
 )
 _LIMITS = [getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")]
 # A process that is forked has no threads.

@@ -271,6 +271,7 @@ class Directory:
             return
         if is_server:
             del self._servers[request.rank]
+        known.lease.renew()  # a sign of life: clients that came after the last one need its values
         known.gone = True
         text = f"{request.role} {request.rank} has said goodbye"
         self._log_change(source.user, f"{request.role}-left", text)
