@@ -5,7 +5,9 @@
 
 The machines of the cluster partition the Debian package graph together, unless the folder is there.
 The folder is on storage that all machines share. Graph servers are actors, and have the samplers.
-Trainers are workers of `TorchTrainer` that get batches from them, and read no folder.
+Trainers are workers of `TorchTrainer` that get batches from them, and read no folder. If a machine
+with a server is lost, Ray restarts the server on another one, and batches stay the same.
+`--packages 4000` takes the first packages of the graph, for a quick look.
 """
 
 import argparse
@@ -18,8 +20,6 @@ import ray.train.torch
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from debian_training import NUM_SECTIONS
-from torch_geometric.nn import GraphSAGE
 
 import khop
 from khop.datasets import DebianPackages
@@ -30,9 +30,13 @@ from khop.distributed import (
 )
 from khop.ray import GraphServers
 
+NUM_SECTIONS = 58
+
 
 def train(config: dict[str, Any]) -> None:
     """Train on this worker's share of the training packages."""
+    from torch_geometric.nn import GraphSAGE  # in workers only: it takes seconds
+
     context = ray.train.get_context()
     config["servers"].init_client(context.get_world_rank())
     options = RemoteDistSamplingWorkerOptions(num_workers=1)
@@ -45,14 +49,17 @@ def train(config: dict[str, Any]) -> None:
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     for epoch in range(config["epochs"]):
         model.train()
+        total = 0.0
         for batch in loader:
             optimizer.zero_grad()
-            F.cross_entropy(*predict(model, batch)).backward()
+            loss = F.cross_entropy(*predict(model, batch))
+            loss.backward()
             optimizer.step()
-        share = accuracy(model, tests)
-        ray.train.report({"epoch": epoch, "accuracy": share})
+            total += float(loss)
+        loss, share = total / len(loader), accuracy(model, tests)
+        ray.train.report({"epoch": epoch, "loss": loss, "accuracy": share})
         if context.get_world_rank() == 0:
-            print(f"epoch {epoch}, test accuracy: {share:.3f}", flush=True)
+            print(f"epoch {epoch}, loss: {loss:.6f}, test accuracy: {share:.3f}", flush=True)
     shutdown_client()  # the worker goes on
 
 
@@ -78,6 +85,7 @@ def main() -> None:
     """Partition, start servers and train. Ray prints what the trainers print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--parts", required=True, type=Path, help="folder, on shared storage")
+    parser.add_argument("--packages", type=int, help="number of packages, all by default")
     parser.add_argument("--servers", type=int, default=2)
     parser.add_argument("--trainers", type=int, default=2)
     parser.add_argument("--epochs", type=int, default=3)
@@ -87,6 +95,8 @@ def main() -> None:
     ray.init(address="auto")
     if not args.parts.exists():
         data = DebianPackages(undirected=True)[0]
+        if args.packages is not None:
+            data = data.subgraph(torch.arange(args.packages))
         khop.partition_graph(data, args.parts, args.servers, method="random", on="ray")
     _, (width,) = khop.partition.PartitionFolder(args.parts).meta.node_types[0].attrs["x"].delivered
     counts = {"num_servers": args.servers, "num_clients": args.trainers}

@@ -109,6 +109,27 @@ def test_lists_of_cores():
             parse_cpus(text)
 
 
+MAPS = """\
+55d0 prefer:1 file=/usr/bin/python3.11 mapped=40 mapmax=9 N0=40 kernelpagesize_kB=4
+55d1 prefer:1 heap anon=30 dirty=30 N0=10 N1=20 kernelpagesize_kB=4
+7f00 prefer:1 anon=1 dirty=1 N1=1 kernelpagesize_kB=2048
+7f01 prefer:1 file=/memfd:khop-ring\\040(deleted) dirty=512 N1=512 kernelpagesize_kB=4
+7f02 default file=/data/parts/part-0/x.npy mapped=120 N1=40 N10=80 kernelpagesize_kB=4
+7f03 prefer:1 stack
+""".splitlines()
+
+
+def test_shares_of_pages(monkeypatch, tmp_path):
+    """By bytes: a huge page counts 512 times. Shared memory is memory. Processes may have ended."""
+    monkeypatch.setattr(placement, "Path", lambda path: tmp_path / path.replace("/", "-"))
+    for pid, lines in ((1, MAPS[:3]), (2, MAPS[3:]), (3, MAPS[2:3])):
+        (tmp_path / f"-proc-{pid}-numa_maps").write_text("\n".join(lines))
+    assert placement.local_pages(1, [1, 2, 9]) == "99 % of memory and 25 % of files on node 1"
+    assert placement.local_pages(0, [1, 2]) == "1 % of memory and 25 % of files on node 0"
+    assert placement.local_pages(1, [3]) == "100 % of memory on node 1"
+    assert placement.local_pages(1, [9]) == ""
+
+
 # Choices --------------------------------------------------------------------------------------
 
 

@@ -8,12 +8,15 @@ Containers often refuse memory policies (they need CAP_SYS_NICE), and allow the 
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import platform
+import re
 import sys
 import threading
-from collections.abc import Collection, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -233,6 +236,29 @@ def describe(pid: int | str = "self") -> str:
         policy = "unknown"
     plural = "s" if len(nodes) > 1 else ""
     return f"node{plural} {format_cpus(nodes)}, cores {format_cpus(cpus)}, memory {policy}"
+
+
+def local_pages(node: int, pids: Iterable[int | str]) -> str:
+    """Return the shares of processes' pages at a node, by bytes.
+
+    Memory that processes share is memory. Files are the mapped ones, of folders and programs.
+    Example: '98 % of memory and 51 % of files on node 1'. Empty if nothing is known.
+    """
+    sums: dict[str, Counter[bool]] = {"memory": Counter(), "files": Counter()}
+    for pid in pids:
+        with contextlib.suppress(OSError), Path(f"/proc/{pid}/numa_maps").open() as maps:
+            for line in maps:
+                is_file = " file=" in line and "/memfd:" not in line
+                size = re.search(r" kernelpagesize_kB=(\d+)", line)
+                for index, count in re.findall(r" N(\d+)=(\d+)", line):
+                    nbytes = int(count) * (int(size[1]) if size else 4)
+                    sums["files" if is_file else "memory"][int(index) == node] += nbytes
+    shares = [
+        f"{100 * bytes_of[True] / bytes_of.total():.0f} % of {name}"
+        for name, bytes_of in sums.items()
+        if bytes_of
+    ]
+    return f"{' and '.join(shares)} on node {node}" if shares else ""
 
 
 @cache

@@ -27,6 +27,7 @@ from support.cluster.placed import OPTIONS, ring_policies, where
 CORES = sorted(os.sched_getaffinity(0))
 ALL, LAST = format_cpus(CORES), str(CORES[-1])
 HERE = "cpus:" + LAST
+LOCAL = "100 % of memory and 100 % of files on node 0"  # there is no other
 DENIED = "Operation not permitted"
 MBIND, SET_MEMPOLICY, SET_AFFINITY = (
     (237, 238, 203) if os.uname().machine == "x86_64" else (235, 237, 122)
@@ -117,10 +118,10 @@ def test_stats_say_it(folder_of, monkeypatch):
     list(loader)
     stats = loader.stats()
     assert stats.placement == {
-        "trainer": f"node 0, cores {ALL}, memory default",
-        "samplers": f"node 0, cores {LAST}, memory prefer:0",
+        "trainer": f"node 0, cores {ALL}, memory default, {LOCAL}",
+        "samplers": f"node 0, cores {LAST}, memory prefer:0, {LOCAL}",
     }
-    assert f"placement   samplers: node 0, cores {LAST}, memory prefer:0" in stats.summary()
+    assert f"placement   samplers: node 0, cores {LAST}, memory prefer:0, " in stats.summary()
     assert stats.as_dict()["placement"] == stats.placement
     loader.shutdown()
     assert "samplers" not in loader.stats().placement

@@ -38,7 +38,8 @@ def test_trainers_are_bound_and_their_servers_are_not(tmp_path):
     lines = sorted(line.split(": ", 1) for line in done.stdout.splitlines())
     assert [origin for origin, _ in lines] == ["localhost/0", "localhost/1"]
     expected = [LAST, "prefer:0"]
-    here = f"node 0, cores {LAST}, memory prefer:0"
+    local = "100 % of memory and 100 % of files on node 0"
+    here = f"node 0, cores {LAST}, memory prefer:0, {local}"
     for rank, (_, text) in enumerate(lines):
         found = json.loads(text)
         loader = NeighborLoader(jobs.make_graph(), stream=rank, **OPTIONS)

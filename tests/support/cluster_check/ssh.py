@@ -15,6 +15,7 @@ from support.cluster_check.hosts import SshHosts
 
 SIGNALS = ("TERM", "KILL", "HUP")
 ENDED_WITHIN = 5.0
+LEASE = 5
 LIGHT = """
 import subprocess, sys, time
 subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"], start_new_session=True)
@@ -116,17 +117,55 @@ def kill_light(hosts: SshHosts, folder: Path) -> dict[str, dict[str, object]]:
     results = {}
     cases = [(role, name) for role in ("launcher", "ssh", "stage", "trainer") for name in SIGNALS]
     for role, name in (*cases, ("guard", "KILL"), ("network", "cut")):
-        words = ("--lease", 5, "--hosts", ",".join(f"{host}:2" for host in hosts.names))
+        words = ("--lease", LEASE, "--hosts", ",".join(f"{host}:2" for host in hosts.names))
         job = Job(hosts, folder, *words, "--", "light.py")
         job.wait_for("begun", 4)
-        since = time.monotonic()
         if role == "network":
-            hosts.network.set_link(1, False)
-            since += 5.0  # the lease
+            results[f"{role} {name}"] = _cut(hosts, job)
         else:
+            since = time.monotonic()
             os.kill(target(job, role), getattr(signal, f"SIG{name}"))
-        results[f"{role} {name}"] = job.ended(since)
+            results[f"{role} {name}"] = job.ended(since)
+    return results
+
+
+def _cut(hosts: SshHosts, job: Job) -> dict[str, object]:
+    """Cut the second host off. Return how the job ended, counted from the end of the lease."""
+    hosts.network.set_link(1, False)
+    try:
+        return job.ended(time.monotonic() + LEASE)
+    finally:
         hosts.network.set_link(1, True)
+
+
+def cut_real(hosts: SshHosts, folder: Path) -> dict[str, dict[str, object]]:
+    """Cut the second host off: from the first one's partition server, and with graph servers.
+
+    Results have the numbers of khop's processes that ran on both hosts.
+    """
+    parts, stop = launching.partitioned(folder), folder / "never"
+    command = ("--", "python", "-m", launched.__name__, parts, stop)
+    first, second = hosts.names
+    workers = ("--hosts", f"{first}:2,{second}:2")
+    cases = {
+        "samplers and partition servers": (workers, 4),
+        "graph servers": (("--servers", second, "--clients", f"{first}:2"), 2),
+        "clients of graph servers": (("--servers", first, "--clients", f"{second}:2"), 2),
+    }
+    results = {}
+    for name, (words, trainers) in cases.items():
+        options = ("--lease", LEASE, "--env", f"KHOP_LEASE={LEASE}", "--parts", parts)
+        job = Job(hosts, folder, *options, *words, *command)
+        job.wait_for("digest", trainers)
+        programs = {
+            "samplers": "sampling.worker",
+            "partition servers": "partition_server",
+            "graph servers": "khop\0serve",
+            "receivers": "client.receiver",
+        }
+        counts = {role: len(job.programs(text)) for role, text in programs.items()}
+        ran = {role: count for role, count in counts.items() if count}
+        results[f"network cut off from {name}"] = {"ran": ran, **_cut(hosts, job)}
     return results
 
 

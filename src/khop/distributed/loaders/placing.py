@@ -14,7 +14,7 @@ from khop.distributed.dataset import DistDataset
 from khop.distributed.graph import PartitionedGraph
 from khop.distributed.sampling.process_handle import Process, Program, Worker
 from khop.numa import topology
-from khop.placement import Position, choose, describe, prefer, refusals
+from khop.placement import Position, choose, describe, local_pages, prefer, refusals
 
 _log = log.get(__name__)
 
@@ -67,12 +67,17 @@ class LoaderPlacement:
     def described(self, workers: Sequence[Worker]) -> dict[str, str]:
         """Return nodes, cores and memory policy of the trainer and the samplers, and what failed.
 
-        Empty on a machine with one node, unless the user has set a placement.
+        With a preferred node, also the share of their pages there. Empty on a machine with one
+        node, unless the user has set a placement.
         """
         if not self._is_shown:
             return {}
-        samplers = dict.fromkeys(filter(None, (describe(worker.pid) for worker in workers)))
-        texts = {"trainer": describe(), "samplers": "; ".join(samplers)}
+        node = None if self.placement is None else self.placement.node
+        texts: dict[str, str] = {}
+        for name, pids in (("trainer", ["self"]), ("samplers", [w.pid for w in workers])):
+            known = dict.fromkeys(map(describe, pids))
+            pages = "" if node is None else local_pages(node, pids)
+            texts[name] = ", ".join(filter(None, ("; ".join(filter(None, known)), pages)))
         texts["refused"] = "; ".join(self._refused)
         return {name: text for name, text in texts.items() if text}
 
