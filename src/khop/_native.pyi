@@ -659,8 +659,21 @@ class DeviceGroup:
 
 class HotRows:
     def __init__(
-        self, group: DeviceGroup, table: Array, rows: Int64Array | None = None
+        self,
+        group: DeviceGroup,
+        table: Array,
+        rows: Int64Array | None = None,
+        replicated: int = 0,
     ) -> None: ...
+    @staticmethod
+    def of_parts(
+        device: Device,
+        parts: Sequence[DeviceMemory],
+        own: int,
+        table: Array,
+        rows: Int64Array | None = None,
+        replicated: int = 0,
+    ) -> HotRows: ...
     @property
     def num_rows(self) -> int: ...
 
@@ -677,6 +690,8 @@ class DeviceTable:
     def place(self) -> str: ...
     @property
     def served(self) -> tuple[int, int]: ...
+    @property
+    def served_by_peers(self) -> int: ...
     def reset_served(self) -> None: ...
     def gather(self, rows: Any, out: Any, num_threads: int = 1, wait: bool = True) -> None: ...
     def gather_at(

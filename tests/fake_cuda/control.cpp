@@ -3,6 +3,7 @@
 #include <cstring>
 #include <string>
 
+#include "khop/device/steps/gather.hpp"
 #include "memory.hpp"
 #include "streams.hpp"
 
@@ -23,7 +24,10 @@ std::string object_of(const Map& map, Key key, Value value) {
 std::string report() {
   const auto number = [](int64_t value) { return std::to_string(value); };
   const auto name = [](const std::string& key) { return key; };
-  const std::string used = "[" + number(memory().used(0)) + "," + number(memory().used(1)) + "]";
+  std::string used;
+  for (int device = 0; device < kMostDevices; ++device) {
+    used += (used.empty() ? "" : ",") + number(memory().used(device));
+  }
   const std::lock_guard<std::mutex> lock(state().mutex);
   std::string violations;
   for (const std::string& what : state().violations) {
@@ -31,7 +35,7 @@ std::string report() {
   }
   return "{\"contexts\":" + object_of(state().contexts, number, quoted) +
          ",\"calls\":" + object_of(state().calls, name, number) +
-         ",\"counters\":" + object_of(state().counters, name, number) + ",\"used\":" + used +
+         ",\"counters\":" + object_of(state().counters, name, number) + ",\"used\":[" + used + "]" +
          ",\"violations\":[" + violations + "]}";
 }
 
@@ -39,6 +43,17 @@ std::vector<unsigned>& turns() {
   static std::vector<unsigned> all;
   return all;
 }
+// Of rows that gathers read.
+void count_read(const void* from, std::size_t bytes) {
+  int owner = running_device;
+  const Place place = memory().place_of(from, bytes, &owner);
+  const bool is_own = place == Place::kDevice && owner == running_device;
+  const char* const counter = is_own                    ? "row_bytes_of_device"
+                              : place == Place::kDevice ? "row_bytes_of_peers"
+                                                        : "row_bytes_of_host";
+  count(counter, static_cast<int64_t>(bytes));
+}
+
 void take_turn(int) { turns().push_back(blockIdx.x * blockDim.x + threadIdx.x); }
 
 }  // namespace
@@ -52,7 +67,8 @@ extern "C" {
 // As if the process had begun, but for memory and streams that somebody has; of the calling thread
 // alone, as to its device, its last error and its captures.
 void fake_cuda_reset() {
-  for (int device = 0; device < 2; ++device) wait_for_device(device);
+  for (int device = 0; device < kMostDevices; ++device) wait_for_device(device);
+  khop::device::note_row_read = nullptr;
   this_thread().device = 0;
   this_thread().last_error = cudaSuccess;
   this_thread().captures.clear();
@@ -72,6 +88,9 @@ void fake_cuda_set(const char* name, int64_t value) {
   option(name);  // throws for what is no option, which ends the process
   const std::lock_guard<std::mutex> lock(state().mutex);
   state().options[name] = value;
+  if (std::string(name) == "count_reads") {
+    khop::device::note_row_read = value != 0 ? &count_read : nullptr;
+  }
 }
 
 void fake_cuda_fail(const char* function, int64_t nth, int error) {

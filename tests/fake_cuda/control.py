@@ -50,7 +50,8 @@ def set_options(**options: int) -> None:
             and 0, the compute capability), `registers_read_only` (1), `lockable` (bytes
             that may be registered at a time; no limit), `pageable_reads_late` (0; 1: pageable
             memory is read when the stream comes so far, as on devices that use the host's page
-            tables), `seed` (of the orders in which blocks and threads run).
+            tables), `seed` (of the orders in which blocks and threads run), `count_reads` (1:
+            bytes of rows that gathers read are counted, by the memory in which they lie).
     """
     for name, value in options.items():
         _library.fake_cuda_set(name.encode(), ctypes.c_int64(value))
@@ -73,7 +74,7 @@ def lose(device: int = 0, error: str = "cudaErrorIllegalAddress") -> None:
 
 def finish() -> None:
     """Does everything that streams were asked for, those that were destroyed, too."""
-    for device in (0, 1):
+    for device in range(8):
         _library.fake_cuda_finish(device)
 
 
@@ -100,7 +101,8 @@ def count(counter: str) -> int:
             `nanoseconds_in_calls` (kernels that ran meanwhile among them), `waits`,
             `waits_alone` (those with no later work in the stream), `allocations`, `fills`,
             `uploads_pinned`, `uploads_pageable`, `downloads_pinned`, `downloads_pageable`,
-            `copies_on_device` or `bytes_copied`.
+            `copies_on_device` or `bytes_copied`. With `count_reads` also `row_bytes_of_device`,
+            `row_bytes_of_peers` and `row_bytes_of_host`.
     """
     return int(_report()["counters"].get(counter, 0))
 

@@ -54,6 +54,20 @@ cudaError_t attribute_of(cudaDeviceAttr attribute, int& value) {
 }
 
 }  // namespace
+
+cudaError_t enable_peer(int peer) {
+  const int device = this_thread().device;
+  if (!is_device(peer)) return cudaErrorInvalidDevice;
+  if (option("peers") == 0) return cudaErrorPeerAccessUnsupported;
+  const std::lock_guard<std::mutex> lock(state().mutex);
+  auto& peers = state().peers[device];
+  if (std::find(peers.begin(), peers.end(), peer) != peers.end()) {
+    return cudaErrorPeerAccessAlreadyEnabled;
+  }
+  peers.push_back(peer);
+  return cudaSuccess;
+}
+
 }  // namespace fake_cuda
 
 using namespace fake_cuda;
@@ -183,16 +197,7 @@ cudaError_t cudaDeviceCanAccessPeer(int* can, int device, int peer) {
 
 cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned) {
   return call("cudaDeviceEnablePeerAccess", kContext | kNotInCapture, [&] {
-    const int device = this_thread().device;
-    if (!is_device(peer) || peer == device) return cudaErrorInvalidDevice;
-    if (option("peers") == 0) return cudaErrorPeerAccessUnsupported;
-    const std::lock_guard<std::mutex> lock(state().mutex);
-    auto& peers = state().peers[device];
-    if (std::find(peers.begin(), peers.end(), peer) != peers.end()) {
-      return cudaErrorPeerAccessAlreadyEnabled;
-    }
-    peers.push_back(peer);
-    return cudaSuccess;
+    return peer == this_thread().device ? cudaErrorInvalidDevice : enable_peer(peer);
   });
 }
 

@@ -7,6 +7,7 @@
 #include "khop/cuda/backend.cuh"
 #include "khop/cuda/gpu.hpp"
 #include "khop/device/device_on.hpp"
+#include "khop/device/shared_files.hpp"
 #include "streams.hpp"
 
 namespace khop::cuda {
@@ -43,21 +44,25 @@ class EmulatedOnFake : private EmulatedStream, public Backend {
   }
 
   // The host's, too.
-  void* allocate_for_peers(std::size_t bytes) { return allocate(bytes); }
-  void release_for_peers(void* memory) noexcept { release(memory); }
-
+  void* allocate_for_peers(std::size_t bytes) {
+    void* const memory = device::SharedFiles::get().allocate(bytes);
+    if (memory == nullptr) throw OutOfMemory(bytes, 1);
+    return memory;
+  }
+  void release_for_peers(void* memory) noexcept { device::SharedFiles::get().release(memory); }
   bool reach(const EmulatedOnFake& peer) const {
     return abilities_.island == peer.abilities_.island;
   }
-  std::string handle_of(void*) const { throw std::runtime_error(kNoHandles); }
-  void* open_handle(const std::string&) const { throw std::runtime_error(kNoHandles); }
+  std::string handle_of(void* memory) const { return device::SharedFiles::get().handle_of(memory); }
+  void* open_handle(const std::string& handle) const {
+    return device::SharedFiles::get().open(handle);
+  }
+  void close_handle(void* memory) const noexcept { device::SharedFiles::get().release(memory); }
   bool lock_pages(void* memory, std::size_t bytes) const noexcept {
     return abilities_.maps_host && Backend::lock_pages(memory, bytes);
   }
 
  private:
-  static constexpr const char* kNoHandles = "emulated devices share no memory by handles";
-
   device::EmulatedAbilities abilities_;
 };
 

@@ -6,6 +6,9 @@
 #include "streams.hpp"
 
 namespace fake_cuda {
+
+thread_local int running_device = 0;
+
 namespace {
 
 // Well mixed (Steele, Lea and Flood, "Fast splittable pseudorandom number generators").
@@ -76,6 +79,7 @@ cudaError_t submit(cudaStream_t handle, std::shared_ptr<const Kernel> kernel, Wo
   const Pointers pointers(arguments, bytes, *stream);
   stream->submit([=, device = stream->device()] {
     if (takes_fault(device)) return;
+    running_device = device;
     pointers.check_when_it_runs();
     timed(work);
   });

@@ -1,5 +1,6 @@
 #include "memory.hpp"
 
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -115,12 +116,14 @@ void* Memory::allocate(Origin origin, int device, std::size_t bytes, bool is_clo
 void* Memory::open(int device, int file, std::size_t bytes) {
   void* const memory = device_pages().map(bytes, file);
   if (memory == nullptr) return nullptr;
+  flock(file, LOCK_SH);  // whoever frees it finds that it is in use
   const std::lock_guard<std::mutex> lock(mutex_);
   Range range;
   range.begin = reinterpret_cast<uintptr_t>(memory);
   range.bytes = bytes;
   range.origin = Origin::kOpened;
   range.device = device;
+  range.file = file;
   range.is_closed = true;
   device_pages().let_go(range.begin);
   ranges_[range.begin] = range;
@@ -160,6 +163,11 @@ bool Memory::release(const void* memory, Origin origin) {
     used_[range.device] -= static_cast<int64_t>(range.bytes);
   }
   range.is_free = true;
+  if (range.file >= 0 && flock(range.file, LOCK_EX | LOCK_NB) != 0 && origin == Origin::kMalloc) {
+    report_violation("memory was freed that another process has opened: " +
+                     std::to_string(range.bytes) + " bytes");
+  }
+  if (range.file >= 0) flock(range.file, LOCK_UN);
   {
     const Held held(range);
     if (origin != Origin::kOpened) {

@@ -18,7 +18,7 @@ struct Range {
   std::size_t bytes = 0;
   Origin origin = Origin::kPool;
   int device = 0;
-  int file = -1;               // of kMalloc: what other processes map
+  int file = -1;               // of kMalloc: what other processes map; of kOpened: that
   bool is_asked_free = false;  // of kPool: by a call, but perhaps not yet in the stream's order
   bool is_free = false;        // kept, so that its use shows
   bool is_closed = false;      // to the host: device memory, but not that of emulated devices
@@ -44,7 +44,7 @@ class Memory {
  public:
   // Null if there is no room. `is_closed`: the host cannot touch it.
   void* allocate(Origin origin, int device, std::size_t bytes, bool is_closed);
-  void* open(int device, int file, std::size_t bytes);
+  void* open(int device, int file, std::size_t bytes);  // takes the file, if not null
   // What lies there, if it begins there and is of that kind; not what was freed.
   bool find(const void* memory, Range& found, Origin origin);
   // False if it is not there.

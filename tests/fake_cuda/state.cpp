@@ -33,6 +33,7 @@ int64_t default_of(const std::string& name) {
       {"lockable", std::numeric_limits<int64_t>::max()},
       {"pageable_reads_late", 0},
       {"seed", 1},
+      {"count_reads", 0},
   };
   return defaults.at(name);
 }
@@ -61,7 +62,9 @@ void report_violation(const std::string& what) {
   state().violations.push_back(what);
 }
 
-bool is_device(int device) { return device >= 0 && device < option("devices"); }
+bool is_device(int device) {
+  return device >= 0 && device < kMostDevices && device < option("devices");
+}
 
 void create_context(int device, const char* call) {
   const std::lock_guard<std::mutex> lock(state().mutex);

@@ -17,6 +17,8 @@ namespace fake_cuda {
 
 struct Capture;
 
+constexpr int kMostDevices = 8;
+
 // Of one thread.
 struct ThreadState {
   int device = 0;
@@ -60,6 +62,8 @@ cudaError_t begin_call(const char* name, unsigned rules);
 cudaError_t end_call(cudaError_t error);
 void create_context(int device, const char* call);
 bool is_device(int device);
+// Lets the thread's device reach what cudaMalloc gave on another.
+cudaError_t enable_peer(int peer);
 // The error that a device is lost by; cudaSuccess: it is not.
 cudaError_t error_of_lost(int device);
 // Whether a kernel that runs now does not: its device is lost, or is from now on.

@@ -37,6 +37,8 @@ struct Position {
 
 using Work = std::function<void()>;
 
+extern thread_local int running_device;  // of the kernel that a thread runs
+
 // What calls in a capturing stream become.
 struct Capture {
   std::thread::id thread;

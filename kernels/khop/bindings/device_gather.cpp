@@ -32,13 +32,33 @@ void make_group(device::DeviceGroup* self, const std::vector<SharedDevice>& devi
   new (self) device::DeviceGroup(std::move(members));
 }
 
+using Rows = std::optional<In<int64_t>>;
+
+std::optional<std::vector<int64_t>> ids_of(const Rows& rows) {
+  if (!rows.has_value()) return std::nullopt;
+  return std::vector<int64_t>(rows->data(), rows->data() + rows->shape(0));
+}
+
 void make_hot_rows(device::HotRows* self, std::shared_ptr<device::DeviceGroup> group,
-                   const InArray& table, const std::optional<In<int64_t>>& rows) {
+                   const InArray& table, const Rows& rows, int64_t replicated) {
   const device::HostRows source = host_rows(table);
-  std::optional<std::vector<int64_t>> ids;
-  if (rows.has_value()) ids.emplace(rows->data(), rows->data() + rows->shape(0));
+  auto ids = ids_of(rows);
   const nb::gil_scoped_release release;
-  new (self) device::HotRows(std::move(group), source, std::move(ids));
+  new (self) device::HotRows(std::move(group), source, std::move(ids), replicated);
+}
+
+std::shared_ptr<device::HotRows> hot_rows_of_parts(const SharedDevice& device,
+                                                   const nb::sequence& parts, int64_t own,
+                                                   const InArray& table, const Rows& rows,
+                                                   int64_t replicated) {
+  std::vector<device::SeenMemory> seen;
+  for (const nb::handle part : parts) {
+    const auto address = nb::cast<uintptr_t>(part.attr("address"));
+    seen.push_back(
+        {reinterpret_cast<const void*>(address), nb::cast<std::size_t>(part.attr("nbytes"))});
+  }
+  return std::make_shared<device::HotRows>(native(device), std::move(seen), own, host_rows(table),
+                                           ids_of(rows), replicated);
 }
 
 // A table, and the device whose arrays it reads and writes.
@@ -60,6 +80,11 @@ class PyDeviceTable {
     const nb::gil_scoped_release release;
     const device::DeviceTable::Served served = table_->served();
     return {served.by_device, served.by_host};
+  }
+
+  int64_t served_by_peers() const {
+    const nb::gil_scoped_release release;
+    return table_->served().by_peers;
   }
 
   void reset_served() const {
@@ -147,16 +172,30 @@ Raises:
 Row p of them lies on device p % n, so each device has its share of the hottest. The tables of all
 devices of the group may use it.)")
       .def("__init__", &make_hot_rows, nb::arg("group"), nb::arg("table"),
-           nb::arg("rows").noconvert().none() = nb::none(),
+           nb::arg("rows").noconvert().none() = nb::none(), nb::arg("replicated") = 0,
            R"(Copies rows to the devices.
 
 Args:
     group: the devices.
     table: [num_rows, ...] of the host; not needed any more afterwards.
     rows: [n] int64, which rows, hottest first; None: all.
+    replicated: how many of the first ones lie on each device. Of the others each lies on one.
 
 Raises:
-    ValueError: a row does not exist or stands twice.)")
+    ValueError: a row does not exist or stands twice, or `replicated` is out of range.)")
+      .def_static("of_parts", &hot_rows_of_parts, nb::arg("device"), nb::arg("parts"),
+                  nb::arg("own"), nb::arg("table"), nb::arg("rows").noconvert().none() = nb::none(),
+                  nb::arg("replicated") = 0, nb::keep_alive<0, 2>(),
+                  R"(Rows that lie in the memory of several processes, which have filled it.
+
+Args:
+    device: the device of this process.
+    parts: a `DeviceMemory` of each process, its own or opened. Kept.
+    own: which of them is the device's.
+    table, rows, replicated: as for the constructor.
+
+Raises:
+    ValueError: as for the constructor, or a part is too small.)")
       .def_prop_ro("num_rows", &device::HotRows::num_rows,
                    "Rows in device memory, of all devices.");
 
@@ -187,6 +226,8 @@ Raises:
 memory that the driver would not register), 'device, mapped', 'device, pinned copy' or 'host'.)")
       .def_prop_ro("served", &PyDeviceTable::served,
                    "Rows that came from the memory of devices, and from the host's. Waits.")
+      .def_prop_ro("served_by_peers", &PyDeviceTable::served_by_peers,
+                   "Rows of those from devices that came from other devices. Waits.")
       .def("reset_served", &PyDeviceTable::reset_served)
       .def("gather", &PyDeviceTable::gather, nb::arg("rows"), nb::arg("out").noconvert(),
            nb::arg("num_threads") = 1, nb::arg("wait") = true,

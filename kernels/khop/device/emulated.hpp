@@ -22,6 +22,7 @@
 #include "khop/core/sizes.hpp"
 #include "khop/device/device.hpp"
 #include "khop/device/host_pages.hpp"
+#include "khop/device/shared_files.hpp"
 #include "khop/device/steps/backend.hpp"
 
 namespace khop::device {
@@ -106,13 +107,16 @@ class EmulatedBackend {
   bool reach(const EmulatedBackend& peer) const {
     return abilities_.island == peer.abilities_.island;
   }
-  void* allocate_for_peers(std::size_t bytes) { return allocate(bytes); }
-  void release_for_peers(void* memory) noexcept { release(memory); }
-
-  // The memory of an emulated device is the host's: other processes map it.
-  std::string handle_of(void*) const { throw std::runtime_error(kNoHandles); }
-  void* open_handle(const std::string&) const { throw std::runtime_error(kNoHandles); }
-  void close_handle(void*) const noexcept {}
+  void* allocate_for_peers(std::size_t bytes) {
+    void* const memory = SharedFiles::get().allocate(bytes);
+    if (memory == nullptr) throw OutOfMemory(bytes, 1);
+    std::memset(memory, kPattern, bytes);
+    return memory;
+  }
+  void release_for_peers(void* memory) noexcept { SharedFiles::get().release(memory); }
+  std::string handle_of(void* memory) const { return SharedFiles::get().handle_of(memory); }
+  void* open_handle(const std::string& handle) const { return SharedFiles::get().open(handle); }
+  void close_handle(void* memory) const noexcept { SharedFiles::get().release(memory); }
   bool lock_pages(void*, std::size_t) const noexcept { return abilities_.maps_host; }
   void unlock_pages(void*) const noexcept {}
 
@@ -195,7 +199,6 @@ class EmulatedBackend {
 
  private:
   static constexpr int kPattern = 0xA5;
-  static constexpr const char* kNoHandles = "emulated devices share no memory by handles";
   static constexpr int64_t kWorthThreads = 64;
 
   // Of the process: all devices register with one driver. Never destroyed, for devices may live

@@ -41,18 +41,22 @@ DeviceGroup::DeviceGroup(std::vector<std::shared_ptr<Device>> devices)
   }
 }
 
-bool DeviceGroup::contains(const Device& device) const {
-  return std::any_of(devices_.begin(), devices_.end(),
-                     [&](const auto& member) { return member.get() == &device; });
+int64_t DeviceGroup::position_of(const Device& device) const {
+  for (int64_t i = 0; i < size(); ++i) {
+    if (this->device(i).get() == &device) return i;
+  }
+  return -1;
 }
 
 HotRows::HotRows(std::shared_ptr<const DeviceGroup> group, const HostRows& table,
-                 std::optional<std::vector<int64_t>> ids)
+                 std::optional<std::vector<int64_t>> ids, int64_t replicated, int64_t own)
     : group_(std::move(group)),
       num_table_rows_(table.num_rows),
       row_bytes_(table.row_bytes),
       ids_(std::move(ids)),
-      count_(table.num_rows) {
+      count_(table.num_rows),
+      replicated_(replicated),
+      own_(own) {
   if (ids_.has_value()) {
     ids_ = checked(std::move(*ids_), table.num_rows);
     count_ = static_cast<int64_t>(ids_->size());
@@ -60,14 +64,44 @@ HotRows::HotRows(std::shared_ptr<const DeviceGroup> group, const HostRows& table
       throw std::invalid_argument("the hot part of a table cannot have more than 2^31 - 1 rows");
     }
   }
+  if (replicated < 0 || replicated > count_) {
+    throw std::invalid_argument("replicated must be from 0 to the " + std::to_string(count_) +
+                                " rows in device memory (got " + std::to_string(replicated) + ")");
+  }
+}
+
+HotRows::HotRows(std::shared_ptr<Device> device, std::vector<SeenMemory> parts, int64_t own,
+                 const HostRows& table, std::optional<std::vector<int64_t>> ids, int64_t replicated)
+    : HotRows(
+          std::make_shared<DeviceGroup>(std::vector<std::shared_ptr<Device>>{std::move(device)}),
+          table, std::move(ids), replicated, own) {
+  const auto num_parts = static_cast<int64_t>(parts.size());
+  if (own < 0 || own >= num_parts) {
+    throw std::invalid_argument("part " + std::to_string(own) + " is not one of " +
+                                std::to_string(num_parts));
+  }
+  for (int64_t part = 0; part < num_parts; ++part) {
+    const SeenMemory& memory = parts[static_cast<std::size_t>(part)];
+    const int64_t needed = rows_of(part, num_parts) * row_bytes_;
+    if (memory.bytes < static_cast<std::size_t>(needed)) {
+      throw std::invalid_argument("part " + std::to_string(part) + " of the hot rows needs " +
+                                  std::to_string(needed) + " bytes (got " +
+                                  std::to_string(memory.bytes) + ")");
+    }
+    parts_.push_back(memory.data);
+  }
+}
+
+HotRows::HotRows(std::shared_ptr<const DeviceGroup> group, const HostRows& table,
+                 std::optional<std::vector<int64_t>> ids, int64_t replicated)
+    : HotRows(std::move(group), table, std::move(ids), replicated, -1) {
   const int64_t wanted = std::min(kStagingBytes, count_ * row_bytes_);
   // A table without rows may have rows of any width.
   const int64_t one_row = count_ == 0 ? 0 : row_bytes_;
   PinnedMemory staging(group_->device(0), static_cast<std::size_t>(std::max(wanted, one_row)));
   try {
     for (int64_t part = 0; part < group_->size(); ++part) {
-      const int64_t rows = (count_ - part + group_->size() - 1) / group_->size();
-      const auto bytes = static_cast<std::size_t>(std::max<int64_t>(rows, 0) * row_bytes_);
+      const auto bytes = static_cast<std::size_t>(rows_of(part, group_->size()) * row_bytes_);
       parts_.push_back(allocate(*group_->device(part), bytes));
       copy_part(table, part, staging);
     }
@@ -78,6 +112,16 @@ HotRows::HotRows(std::shared_ptr<const DeviceGroup> group, const HostRows& table
 }
 
 HotRows::~HotRows() { release(); }
+
+int64_t HotRows::part_of(const Device& device) const {
+  const int64_t position = group_->position_of(device);
+  return own_ >= 0 && position == 0 ? own_ : position;
+}
+
+int64_t HotRows::rows_of(int64_t part, int64_t num_parts) const {
+  return replicated_ +
+         std::max<int64_t>(count_ - replicated_ - part + num_parts - 1, 0) / num_parts;
+}
 
 // What only its own device reads may come from the device's allocator; peers
 // read what the driver gave.
@@ -94,9 +138,12 @@ void HotRows::copy_part(const HostRows& table, int64_t part, PinnedMemory& stagi
   const cpu::RowTable source{table.data, table.num_rows, table.row_bytes};
   const int64_t chunk = static_cast<int64_t>(staging.bytes()) / row_bytes_;
   std::vector<int64_t> rows;
-  for (int64_t place = part; place < count_;) {
+  const int64_t all = rows_of(part, group_->size());
+  for (int64_t first = 0; first < all; first += chunk) {
     rows.clear();
-    for (; place < count_ && static_cast<int64_t>(rows.size()) < chunk; place += group_->size()) {
+    for (int64_t i = first; i < std::min(all, first + chunk); ++i) {
+      const int64_t shared = replicated_ + part + (i - replicated_) * group_->size();
+      const int64_t place = i < replicated_ ? i : shared;
       rows.push_back(ids_.has_value() ? (*ids_)[static_cast<std::size_t>(place)] : place);
     }
     const auto count = static_cast<int64_t>(rows.size());
@@ -110,6 +157,7 @@ void HotRows::copy_part(const HostRows& table, int64_t part, PinnedMemory& stagi
 }
 
 void HotRows::release() noexcept {
+  if (own_ >= 0) return;
   for (std::size_t part = 0; part < parts_.size(); ++part) {
     Device& device = *group_->device(static_cast<int64_t>(part));
     void* const memory = const_cast<void*>(parts_[part]);
@@ -153,7 +201,7 @@ DeviceTable::DeviceTable(std::shared_ptr<Device> device, const HostRows& table, 
   if (mode == TableMode::kDevice) {
     if (hot == nullptr) {
       auto alone = std::make_shared<DeviceGroup>(std::vector<std::shared_ptr<Device>>{device_});
-      hot = std::make_shared<HotRows>(std::move(alone), table, std::nullopt);
+      hot = std::make_shared<HotRows>(std::move(alone), table, std::nullopt, 0);
     }
     split(std::move(hot));
   }
@@ -178,7 +226,8 @@ void DeviceTable::split(std::shared_ptr<const HotRows> hot) {
                                 std::to_string(hot->num_table_rows()) + " rows of " +
                                 std::to_string(hot->row_bytes()) + " bytes");
   }
-  if (!hot->group().contains(*device_)) {
+  split_.own_part = hot->part_of(*device_);
+  if (split_.own_part < 0) {
     throw std::invalid_argument("device '" + device_->name() +
                                 "' is not in the group that has the hot rows");
   }
@@ -188,12 +237,14 @@ void DeviceTable::split(std::shared_ptr<const HotRows> hot) {
     places_.reserve(num_rows_);
     places_.upload(places.data(), num_rows_);
   }
-  parts_.reserve(hot_->group().size());
-  parts_.upload(hot_->parts().data(), hot_->group().size());
+  const auto num_parts = static_cast<int64_t>(hot_->parts().size());
+  parts_.reserve(num_parts);
+  parts_.upload(hot_->parts().data(), num_parts);
   device_->synchronize();
   split_.places = places_.data();
   split_.parts = parts_.data();
-  split_.num_parts = hot_->group().size();
+  split_.num_parts = num_parts;
+  split_.replicated = hot_->replicated();
   for (const void* part : hot_->parts()) {
     split_.alignment |= reinterpret_cast<uintptr_t>(part) % kLineBytes;
   }
@@ -236,6 +287,7 @@ int64_t DeviceTable::collect() {
   if (counts.bad() >= 0) return counts.bad();
   if (row_bytes_ == 0) return -1;  // nothing was served
   served_.by_device += counts.num_hot();
+  served_.by_peers += counts.num_of_peers();
   served_.by_host += asked - counts.num_hot();
   return -1;
 }
@@ -256,7 +308,7 @@ DeviceTable::Served DeviceTable::served() {
 
 void DeviceTable::reset_served() {
   served();  // throws what went wrong, if anything
-  served_ = {0, 0};
+  served_ = {0, 0, 0};
 }
 
 int64_t DeviceTable::gather_on_host(const void* rows, int row_width, bool rows_on_host,

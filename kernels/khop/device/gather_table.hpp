@@ -35,20 +35,31 @@ class DeviceGroup {
   const std::shared_ptr<Device>& device(int64_t i) const {
     return devices_[static_cast<std::size_t>(i)];
   }
-  bool contains(const Device& device) const;
+  int64_t position_of(const Device& device) const;  // -1: it is not in the group
 
  private:
   std::vector<std::shared_ptr<Device>> devices_;
+};
+
+// Memory of a device, as another one sees it that reads it.
+struct SeenMemory {
+  const void* data;
+  std::size_t bytes;
 };
 
 // Rows of a table in the memory of a group's devices; how they are divided is said in
 // device/steps/gather_split.hpp. The devices' tables share it.
 class HotRows {
  public:
-  // `ids`: which rows, hottest first; nothing: all, row r at place r. Throws std::invalid_argument
-  // for a row that does not exist or stands twice.
+  // `ids`: which rows, hottest first; nothing: all, row r at place r. The first `replicated` lie on
+  // each device. Throws std::invalid_argument for a row that does not exist or stands twice.
   HotRows(std::shared_ptr<const DeviceGroup> group, const HostRows& table,
-          std::optional<std::vector<int64_t>> ids);
+          std::optional<std::vector<int64_t>> ids, int64_t replicated);
+  // Rows in memory of several processes, each with one device and its part. The parts, which hold
+  // their rows already, must live longer. `device` has part number `own`. Throws as the other, and
+  // for a part that is too small.
+  HotRows(std::shared_ptr<Device> device, std::vector<SeenMemory> parts, int64_t own,
+          const HostRows& table, std::optional<std::vector<int64_t>> ids, int64_t replicated);
   HotRows(const HotRows&) = delete;
   HotRows& operator=(const HotRows&) = delete;
   ~HotRows();
@@ -57,12 +68,17 @@ class HotRows {
   int64_t num_table_rows() const { return num_table_rows_; }
   int64_t row_bytes() const { return row_bytes_; }
   bool is_whole() const { return !ids_.has_value(); }
-  const DeviceGroup& group() const { return *group_; }
+  int64_t replicated() const { return replicated_; }
+  // Which part a device has; -1: none.
+  int64_t part_of(const Device& device) const;
   const std::vector<const void*>& parts() const { return parts_; }
   // [num_table_rows] place of each row, -1: none.
   std::vector<int32_t> places() const;
 
  private:
+  HotRows(std::shared_ptr<const DeviceGroup> group, const HostRows& table,
+          std::optional<std::vector<int64_t>> ids, int64_t replicated, int64_t own);
+  int64_t rows_of(int64_t part, int64_t num_parts) const;
   void* allocate(Device& device, std::size_t bytes) const;
   void copy_part(const HostRows& table, int64_t part, PinnedMemory& staging) const;
   void release() noexcept;
@@ -72,6 +88,8 @@ class HotRows {
   int64_t row_bytes_;
   std::optional<std::vector<int64_t>> ids_;
   int64_t count_;
+  int64_t replicated_;
+  int64_t own_;  // -1: the parts are this object's, one for each device of the group
   std::vector<const void*> parts_;
 };
 
@@ -96,10 +114,12 @@ class DeviceTable {
   int64_t row_bytes() const { return row_bytes_; }
   // Where rows lie: 'device', 'mapped', 'pinned copy', 'host', or two of these.
   std::string place() const;
-  // How many rows came from the memory of devices and of the host.
+  // How many rows came from the memory of devices and of the host, and how many of the former from
+  // that of peers.
   struct Served {
     int64_t by_device;
     int64_t by_host;
+    int64_t by_peers;
   };
   // Waits for gathers in flight. Throws std::out_of_range if one of them asked for
   // a row that does not exist.
@@ -136,7 +156,7 @@ class DeviceTable {
   DeviceArray<Device, SplitCounts> counts_;
   int64_t pending_ = 0;   // rows asked for since the counts were collected
   bool is_read_ = false;  // by gathers that nobody has waited for
-  Served served_{0, 0};
+  Served served_{0, 0, 0};
 };
 
 }  // namespace khop::device

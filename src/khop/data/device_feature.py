@@ -12,21 +12,14 @@ most of a batch. Used by trainers and samplers.
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
-
-import numpy as np
-import numpy.typing as npt
 
 from khop import _native
 from khop.data.arrays import storage_dtype
-from khop.data.hot_rows import (
-    checked_hotness,
-    expected_share,
-    hottest_rows,
-    rows_in_budget,
-    rows_in_share,
-)
+from khop.data.hot_rows import checked_hotness
+from khop.data.node_rows import NodeGroup, Peers, share_rows
+from khop.data.row_division import Division, Shards, divide_rows
 from khop.data.row_store import RowStore
 from khop.typing import ArrayLike, Int64Array
 
@@ -79,6 +72,7 @@ class Served(NamedTuple):
     Attributes:
         device: rows from the memory of the device or of its peers.
         host: rows from host memory.
+        peer: rows of those in `device` that came from peers.
 
     Example:
         >>> Served(device=3, host=1).share
@@ -87,6 +81,7 @@ class Served(NamedTuple):
 
     device: int
     host: int
+    peer: int = 0
 
     @property
     def share(self) -> float:
@@ -106,15 +101,17 @@ class DeviceFeature:
         budget: in place of `split_ratio`, bytes of each device's memory that the table may take, or
             a text such as '2GB'.
         hotness: [num_rows] probability that a batch needs each row (`NeighborSampler.sample_prob`),
-            or how often it was needed. Selects the rows for device memory. Required if these are
-            some of the rows, but not all.
+            or how often it was needed, or a function that returns it. Selects the rows for device
+            memory. Required if these are some of the rows, but not all.
         group: devices that share the rows in device memory, `device` among them. If None, `device`
-            alone. `on` makes the tables of the group's other devices.
+            alone. `on` makes the tables of the group's other devices. A `NodeGroup` are the GPUs
+            of all trainers of this machine, which make the table together.
 
     Attributes:
         num_rows: number of rows.
         row_shape: shape of one row, () for 1-D features.
         dtype: name of the values' dtype.
+        shards: division of the rows among the devices and the host, with expected shares.
         expected_share: expected share of a batch's rows that are in device memory.
 
     Raises:
@@ -137,8 +134,8 @@ class DeviceFeature:
         mode: str = "CUDA",
         split_ratio: float | None = None,
         budget: int | str | None = None,
-        hotness: ArrayLike | None = None,
-        group: DeviceGroup | None = None,
+        hotness: ArrayLike | Callable[[], ArrayLike] | None = None,
+        group: DeviceGroup | NodeGroup | None = None,
     ) -> None:
         if mode not in ("CPU", "ZERO_COPY", "CUDA"):
             raise ValueError(f"mode must be 'CPU', 'ZERO_COPY' or 'CUDA' (got '{mode}')")
@@ -149,55 +146,41 @@ class DeviceFeature:
                 f"split_ratio, budget and group are about rows in device memory: mode '{mode}' "
                 "has none, use mode 'CUDA'"
             )
-        self.group = group or DeviceGroup(0, [device])
+        self.group = group if isinstance(group, DeviceGroup) else DeviceGroup(0, [device])
         self._check_member(device)
         self.feature = feature
         self.num_rows, self.row_shape = feature.num_rows, feature.row_shape
         self.dtype = feature.dtype
         self._dtypes = (feature.dtype, storage_dtype(feature.dtype).name)
         self.mode = mode
-        heat = None if hotness is None else checked_hotness(hotness, feature.num_rows)
-        self.hot_rows = self._choose(split_ratio, budget, heat)
-        hot = self.hot_rows
-        share = 0.0 if heat is None or hot is None else expected_share(heat, hot)
-        self.expected_share = 1.0 if hot is None else share
-        has_hot = hot is None or len(hot) > 0
-        self._hot = _native.HotRows(self.group.native, feature.array, hot) if has_hot else None
+        if hotness is not None and not callable(hotness):
+            hotness = checked_hotness(hotness, feature.num_rows)
+        row_bytes = feature.delivered.nbytes
+
+        def divide(num_devices: int) -> Division:
+            heat = checked_hotness(hotness(), feature.num_rows) if callable(hotness) else hotness
+            share = split_ratio if mode == "CUDA" else 0.0
+            return divide_rows(feature.num_rows, row_bytes, num_devices, share, budget, heat)
+
+        self._peers: Peers | None = None
+        if isinstance(group, NodeGroup):
+            self._peers = group.peers
+            self._hot, division = share_rows(group, feature, device, divide)
+        else:
+            division = divide(self.group.size)
+            self._hot = None
+            if division.rows is None or len(division.rows) > 0:
+                self._hot = _native.HotRows(
+                    self.group.native, feature.array, division.rows, division.replicated
+                )
+        self.hot_rows: Int64Array | None = division.rows
+        self.shards = Shards.of(division, feature.num_rows, row_bytes)
+        self.expected_share = self.shards.own + self.shards.peer
         self._use(device)
 
     def _check_member(self, device: _native.Device) -> None:
         if device not in self.group.devices:
             raise ValueError(f"device '{device.name}' is not one of those of {self.group}")
-
-    def _choose(
-        self,
-        split_ratio: float | None,
-        budget: int | str | None,
-        heat: npt.NDArray[np.float64] | None,
-    ) -> Int64Array | None:
-        """Return the ids of the rows to store in device memory. None for all.
-
-        `split_ratio` is the share of the rows, `budget` a number of bytes for them, and `heat` the
-        hotness of each row. At most one of the first two is not None.
-        """
-        if self.mode != "CUDA":
-            return np.empty(0, np.int64)
-        count = rows = self.num_rows
-        if budget is not None:
-            row_bytes = self.feature.delivered.nbytes
-            count = rows_in_budget(budget, rows, row_bytes, self.group.size)
-        elif split_ratio is not None:
-            count = rows_in_share(split_ratio, rows)
-        if count == rows:
-            return None
-        if count == 0:
-            return np.empty(0, np.int64)
-        if heat is None:
-            raise ValueError(
-                f"{count} of {rows} rows are to lie in device memory: pass hotness [num_rows], "
-                "which selects them (NeighborSampler.sample_prob computes it)"
-            )
-        return hottest_rows(heat, count)
 
     def _use(self, device: _native.Device) -> None:
         # Mode 'CUDA' without rows in device memory is mode 'ZERO_COPY'.
@@ -238,7 +221,7 @@ class DeviceFeature:
         Their fraction in device memory can be compared with `expected_share`. Waits for gathers
         with `wait=False`. Raises IndexError if one of their rows did not exist.
         """
-        return Served(*self._table.served)
+        return Served(*self._table.served, self._table.served_by_peers)
 
     def reset_served(self) -> None:
         """Reset the counts of `served` to 0."""
@@ -266,7 +249,10 @@ class DeviceFeature:
             IndexError: a row does not exist. The message names the first. `out` is then undefined.
             TypeError: `out` or `rows` has another dtype.
             ValueError: `out` has another shape, or an array lies in other memory.
+            RendezvousError: the GPU of another trainer has some of the rows, and it has ended.
         """
+        if self._peers is not None:
+            self._peers.check()
         name = str(out.dtype).removeprefix("torch.")
         if name not in self._dtypes:
             raise TypeError(f"out must have dtype '{self.dtype}' (got '{name}')")

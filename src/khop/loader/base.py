@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch_geometric.data import Data
 
+from khop.data.row_division import Shards
 from khop.loader.arguments import TorchOptions, wants_processes
 from khop.loader.batches.collate import add_values
 from khop.loader.batches.collator import Collator
@@ -178,6 +179,14 @@ class EpochLoader(StatefulLoader):
         larger. Another loader that gets them makes batches of the same shape.
         """
         return None if self._padder is None else self._padder.shapes.sizes
+
+    @property
+    def shards(self) -> dict[str, Shards]:
+        """Division of each attribute's rows among the memories of devices and of the host.
+
+        By the attribute's name: 'x', 'paper.x'. Empty without a device and before the first batch.
+        """
+        return {} if self._device_joiner is None else self._device_joiner.shards
 
     @property
     def _in_processes(self) -> bool:

@@ -1,6 +1,7 @@
 // Copies rows of a table.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include "khop/core/divide.hpp"
@@ -51,6 +52,18 @@ KHOP_HD void store_streaming(Word16* to, Word16 value) {
 #else
   *to = value;
 #endif
+}
+
+// A word of a row. On the CPU, tests count where rows are read.
+#ifndef __CUDACC__
+inline void (*note_row_read)(const void* from, std::size_t bytes) = nullptr;
+#endif
+template <class Word>
+KHOP_HD Word load_row_word(const Word* from) {
+#ifndef __CUDACC__
+  if (note_row_read != nullptr) note_row_read(from, sizeof(Word));
+#endif
+  return *from;
 }
 
 // An item a word: neighbouring threads copy neighbouring words of a row, so accesses coalesce.

@@ -1,9 +1,10 @@
 // Copies rows of a table that is split: its hot rows lie in the memory of one device or of several
 // that read each other's, the others on the host, where the device reads them in place.
 //
-// One launch serves all rows. The hot part is ordered by heat, and its row p lies on device p % n
-// at p / n: so each device has its share of the hottest rows, and what goes over the links between
-// them is even. In contiguous stretches the first device would hold all of the hottest.
+// One launch serves all rows. The hot part is ordered by heat. Its first rows lie on each device.
+// Of the others row p lies on device p % n at p / n: so each device has its share of the hottest,
+// and what goes over the links between them is even. In contiguous stretches the first device would
+// hold all of the hottest.
 //
 // The host's memory is read in lines of 128 bytes, and rows of 400 bytes begin anywhere in them. So
 // where rows lie on the host, the items of a row begin with the line in which it begins: a row has
@@ -28,7 +29,9 @@ struct SplitTable {
   const int32_t* places;     // [num_rows] place in the hot part, -1: cold; null: row r has place r
   const void* const* parts;  // [num_parts] rows of the hot part on each device; null: all are cold
   int64_t num_parts;
-  const void* cold;  // [num_rows, row_bytes]; null if all rows are hot
+  int64_t own_part;    // which of them is the gathering device's
+  int64_t replicated;  // rows with which each part begins
+  const void* cold;    // [num_rows, row_bytes]; null if all rows are hot
   int64_t num_rows;
   int64_t row_bytes;
   uint64_t alignment;  // all addresses in `parts`, or-ed, within their lines
@@ -51,7 +54,7 @@ constexpr int64_t kSplitBytesAtATime = int64_t{2} << 20;
 
 // What gathers leave on the device, so that one copy brings it to the host. A counter that all
 // rows share would take longer than the rows: atomics on one address come one after the other, so
-// each row counts on one of many. All words begin with all bits set.
+// each row counts on one of many, beside those of peers. All words begin with all bits set.
 struct SplitCounts {
   static constexpr int64_t kCounters = 64;
   static constexpr int64_t kApart = 16;  // words, 128 bytes
@@ -61,9 +64,13 @@ struct SplitCounts {
 
   // -1, or the first entry whose row does not exist.
   int64_t bad() const { return first_bad == ~uint64_t{0} ? -1 : static_cast<int64_t>(first_bad); }
-  int64_t num_hot() const {
+  int64_t num_hot() const { return total(0); }
+  int64_t num_of_peers() const { return total(1); }
+
+ private:
+  int64_t total(int64_t word) const {
     int64_t total = kCounters;  // each began with -1
-    for (int64_t i = 0; i < kCounters; ++i) total += served[i * kApart];
+    for (int64_t i = 0; i < kCounters; ++i) total += served[i * kApart + word];
     return total;
   }
 };
@@ -124,13 +131,16 @@ struct SplitGatherWords {
       return;
     }
     const int64_t place = table.parts == nullptr ? -1 : place_of(row);
+    int64_t part = table.own_part;
     const Word* const from =
-        place < 0 ? static_cast<const Word*>(table.cold) + row * words : hot_row(place);
+        place < 0 ? static_cast<const Word*>(table.cold) + row * words : hot_row(place, part);
     const int64_t word = slots.each.remainder(item, k) - slots.before(from);
     if (word < 0 || word >= words) return;
-    store_streaming(&out[wanted.entry(k) * words + word], from[word]);
+    store_streaming(&out[wanted.entry(k) * words + word], load_row_word(&from[word]));
     if (place >= 0 && word == 0) {
-      atomic_add(&counts->served[k % SplitCounts::kCounters * SplitCounts::kApart], 1);
+      int64_t* const served = &counts->served[k % SplitCounts::kCounters * SplitCounts::kApart];
+      atomic_add(&served[0], 1);
+      if (part != table.own_part) atomic_add(&served[1], 1);
     }
   }
 
@@ -138,10 +148,15 @@ struct SplitGatherWords {
   KHOP_HD int64_t place_of(int64_t row) const {
     return table.places == nullptr ? row : table.places[row];
   }
-  KHOP_HD const Word* hot_row(int64_t place) const {
-    if (table.num_parts == 1) return static_cast<const Word*>(table.parts[0]) + place * words;
-    const int64_t at = parts.quotient(place);
-    return static_cast<const Word*>(table.parts[parts.remainder(place, at)]) + at * words;
+  KHOP_HD const Word* hot_row(int64_t place, int64_t& part) const {
+    int64_t at = place;
+    if (table.num_parts > 1 && place >= table.replicated) {
+      const int64_t shared = place - table.replicated;
+      at = parts.quotient(shared);
+      part = parts.remainder(shared, at);
+      at += table.replicated;
+    }
+    return static_cast<const Word*>(table.parts[part]) + at * words;
   }
 };
 

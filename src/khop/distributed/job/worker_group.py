@@ -10,6 +10,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, Store
 
 from khop import log
+from khop.data.node_rows import set_peers
 from khop.distributed.job.cluster_environment import ClusterEnvironment, Place
 from khop.distributed.job.context import (
     DistRole,
@@ -27,6 +28,7 @@ from khop.distributed.job.launch_environment import (
     find_place,
     with_master,
 )
+from khop.distributed.job.node_peers import NodePeers
 from khop.distributed.job.torch_store import TorchStore, job_store
 from khop.distributed.membership.leases import lease_seconds
 from khop.distributed.membership.members import Membership
@@ -129,6 +131,7 @@ def init_worker_group(
         insecure,
     )
     set_context(context)
+    set_peers(NodePeers(context))
     _log.info(
         "group-joined",
         f"trainer {rank} of {world_size} in group '{group_name}'",

@@ -9,8 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from khop import data as core
+from khop import _native, data as core
 from khop.data.hot_rows import rows_in_share
+from khop.glt.data.device_rows import DeviceRows
 from khop.glt.data.graph import Topology
 from khop.glt.typing import Device, TensorDataType
 from khop.glt.utils import convert_to_tensor, get_available_device, share_memory
@@ -20,7 +21,7 @@ from khop.loader.batches.collate import to_tensor
 class DeviceGroup:
     """GPUs that reach each other's memory, as GLT's scripts name them.
 
-    Features accept it without effect. khop's own class is `khop.data.DeviceGroup`.
+    A `Feature` stores its first rows once per group. Trainers of a job have one GPU each.
 
     Args:
         group_id: number of the group.
@@ -40,15 +41,19 @@ class DeviceGroup:
 class Feature:
     """Rows of features by id.
 
-    Rows are gathered on the CPU, in parallel if they are many, and moved to a GPU if there is one
-    and `with_gpu` is True. `khop.data.DeviceFeature` gathers on GPUs.
+    A GPU gathers rows, if there is one and `with_gpu` is True: in its memory, in that of its group,
+    and in host memory. Otherwise the CPU does, in parallel if they are many.
+
+    Trainers of torch.distributed whose GPUs are in one group make the feature together, at their
+    first access. All of them need one.
 
     Args:
         feature_tensor: [num_rows, ...] rows.
         id2index: [largest id + 1] row of each id, or any object that maps a tensor of ids by `[]`.
             If None, ids are rows.
-        split_ratio: share of the rows for GPUs, checked but not needed.
-        device_group_list: accepted, not needed.
+        split_ratio: share of first rows in the memory of GPUs.
+        device_group_list: groups of GPUs, each of which has these rows once. If None, each GPU has
+            them.
         device: GPU of the results. If None, torch's current one.
         with_gpu: results are on a GPU, if there is one.
         dtype: dtype of the rows. If None, `feature_tensor`'s. GLT's default is float32.
@@ -77,13 +82,36 @@ class Feature:
         self.device = device
         self.with_gpu = with_gpu
         self.dtype = self.feature_tensor.dtype
+        self._on_device: DeviceRows | None = None
 
     def __getitem__(self, ids: TensorDataType | Sequence[int]) -> Tensor:
         """Return the rows of ids, [n, ...]. Raise IndexError for ids without a row."""
-        rows = self.cpu_get(ids)
-        if self.with_gpu and torch.cuda.is_available():
-            return rows.to(get_available_device(self.device))
-        return rows
+        device = self._gpu()
+        if device is None:
+            return self.cpu_get(ids)
+        if not (device.startswith("emulated") or _native.cuda_status()["compiled"]):
+            return self.cpu_get(ids).to(device)
+        if self._on_device is None:
+            self._on_device = DeviceRows(
+                self.feature_tensor,
+                self.id2index,
+                self.split_ratio,
+                self.device_group_list,
+                device,
+            )
+        return self._on_device[torch.as_tensor(ids)]
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the state without rows in device memory, which belong to this process."""
+        return {**self.__dict__, "_on_device": None}
+
+    def _gpu(self) -> str | None:
+        """Return the name of the GPU that gathers, or None for the CPU."""
+        if not self.with_gpu or str(self.device) == "cpu":
+            return None
+        if str(self.device).startswith("emulated"):  # in tests
+            return str(self.device)
+        return str(get_available_device(self.device)) if torch.cuda.is_available() else None
 
     def cpu_get(self, ids: TensorDataType | Sequence[int]) -> Tensor:
         """Return the rows of ids, [n, ...], in the host's memory."""

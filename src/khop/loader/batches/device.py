@@ -5,6 +5,7 @@ Runs in the trainer.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -13,6 +14,8 @@ from torch import Tensor
 
 from khop.data import Feature, RowStore
 from khop.data.device_feature import DeviceFeature
+from khop.data.node_rows import NodeGroup, Peers, joined_peers
+from khop.data.row_division import Shards
 from khop.loader.batches.collator import Collator, Owner
 from khop.sampler.pyg.device import (
     DeviceOptions,
@@ -57,6 +60,15 @@ class DeviceJoiner(Collator):
         self._begun: Any = None  # mark in the user's stream at the start of the epoch
         # A table is copied to the device once, and again if it is replaced or changed in place.
         self._features: dict[tuple[Owner, str], tuple[Any, Any, DeviceFeature]] = {}
+        self._peers: Peers | None = joined_peers() if options.group == "node" else None
+        self._group_name = "" if self._peers is None else self._peers.next_name()
+        self._num_made: Counter[str] = Counter()
+
+    @property
+    def shards(self) -> dict[str, Shards]:
+        """Division of each attribute's rows among devices and the host, by its name."""
+        made = self._features.items()
+        return {_name_of(*key): feature.shards for key, (_, _, feature) in made}
 
     def __reduce__(self) -> Any:
         """Raise TypeError: a device cannot be moved to another process."""
@@ -92,24 +104,33 @@ class DeviceJoiner(Collator):
         known = self._features.pop((owner, name), None)
         if known is None or state is None or known[0] is not value or known[1] != state:
             del known  # free its device memory before the new table is made
-            known = value, state, self._made(value, owner, of_nodes)
+            known = value, state, self._made(value, owner, name, of_nodes)
         self._features[owner, name] = known
         return known[2]
 
     def _made(
-        self, value: RowStore | Tensor | Array, owner: Owner, of_nodes: bool
+        self, value: RowStore | Tensor | Array, owner: Owner, name: str, of_nodes: bool
     ) -> DeviceFeature:
         options, native = self._options, self.device.native
         rows = value if isinstance(value, RowStore) else Feature(value)
+        group = None
+        if self._peers is not None:
+            attribute = _name_of(owner, name)
+            self._num_made[attribute] += 1
+            unique = f"{self._group_name}/{attribute}-{self._num_made[attribute]}"
+            group = NodeGroup(self._peers, unique)
         if not of_nodes or not options.is_split:
-            return DeviceFeature(rows, native, options.feature_mode)
-        if self._hotness is None:
-            self._hotness = self._compute_hotness()
-        hotness = self._hotness
-        if isinstance(hotness, Mapping):
-            hotness = hotness[NODE if owner is None else str(owner)]
+            return DeviceFeature(rows, native, options.feature_mode, group=group)
+
+        def hotness() -> ArrayLike:
+            if self._hotness is None:
+                self._hotness = self._compute_hotness()
+            if isinstance(self._hotness, Mapping):
+                return self._hotness[NODE if owner is None else str(owner)]
+            return self._hotness
+
         split = options.feature_mode, options.split_ratio, options.budget
-        return DeviceFeature(rows, native, *split, hotness)
+        return DeviceFeature(rows, native, *split, hotness, group)
 
     def gather(self, feature: Any, index: Any) -> Tensor:
         """Return rows of a feature in device memory. A sampler drew the ids: they are unchecked."""
@@ -129,3 +150,10 @@ class DeviceJoiner(Collator):
     def on_host(self, tensor: Tensor | None) -> Tensor | None:
         """Copy a tensor to the CPU, for operations that only the CPU has."""
         return None if tensor is None else tensor.cpu()
+
+
+def _name_of(owner: Owner, name: str) -> str:
+    """Return an attribute's name with the type that has it: 'x', 'paper.x'."""
+    if owner is None:
+        return name
+    return f"{owner if isinstance(owner, str) else '__'.join(owner)}.{name}"

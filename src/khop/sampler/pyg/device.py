@@ -55,9 +55,12 @@ class DeviceOptions:
             If None, `NeighborSampler.sample_prob` of the loader's seeds.
         cuda_graph: record the kernels of a batch once and launch them together for later batches:
             for fixed fan-outs and small batches.
+        group: 'node': with feature_mode 'CUDA', rows in device memory are stored once for all GPUs
+            of a machine, one GPU per trainer of the job. With `budget` the hottest are on each.
+            All trainers take their first batch together. If None, each GPU has its own rows.
 
     Raises:
-        ValueError: another mode, or a share outside [0, 1].
+        ValueError: another mode or group, or a share outside [0, 1].
 
     Example:
         >>> options = DeviceOptions(feature_mode="CUDA", split_ratio=0.2)  # the hottest fifth
@@ -71,6 +74,7 @@ class DeviceOptions:
     budget: int | str | None = None
     hotness: ArrayLike | Mapping[NodeType, ArrayLike] | None = None
     cuda_graph: bool = False
+    group: str | None = None
 
     def __post_init__(self) -> None:
         for name, modes in (("graph_mode", _GRAPH_MODES), ("feature_mode", _FEATURE_MODES)):
@@ -78,10 +82,12 @@ class DeviceOptions:
                 raise ValueError(f"{name} must be one of {modes} (got {getattr(self, name)!r})")
         if self.split_ratio is not None and not 0 <= self.split_ratio <= 1:
             raise ValueError(f"split_ratio must be in [0, 1] (got {self.split_ratio})")
-        if self.is_split and self.feature_mode != "CUDA":
+        if self.group not in (None, "node"):
+            raise ValueError(f"group must be None or 'node' (got {self.group!r})")
+        if (self.is_split or self.group) and self.feature_mode != "CUDA":
             raise ValueError(
-                "split_ratio and budget are about rows in device memory: pass feature_mode='CUDA' "
-                f"(got '{self.feature_mode}')"
+                "split_ratio, budget and group are about rows in device memory: pass "
+                f"feature_mode='CUDA' (got '{self.feature_mode}')"
             )
 
     @classmethod
