@@ -92,8 +92,8 @@ def test_gpus_are_named(monkeypatch, command):
     monkeypatch.setattr(_native, "cuda_status", lambda: status)
     found = doctor.report()["CUDA"]
     line = "NVIDIA X, compute capability 9.0, 80.0 GiB, 132 multiprocessors, "
-    assert found["GPU 0"] == line + "can read mapped files in place"
-    assert found["GPU 1"] == line + "cannot read mapped files in place"
+    assert found["GPU 0"] == line + "can read mapped files in place, dependent launch on"
+    assert found["GPU 1"] == line + "cannot read mapped files in place, dependent launch on"
     assert "gpus" not in found
     assert found["usable"]
 

@@ -47,7 +47,8 @@ def set_options(**options: int) -> None:
     Args:
         options: `mode` (of MODES), `devices` (2), `peers` (1: devices read each other's memory),
             `memory` (bytes of a device, 8 GiB), `multiprocessors` (132), `major` and `minor` (9
-            and 0, the compute capability), `registers_read_only` (1), `lockable` (bytes
+            and 0, the compute capability), `ptx` (90: kernels were compiled for capability
+            9.0), `registers_read_only` (1), `lockable` (bytes
             that may be registered at a time; no limit), `pageable_reads_late` (0; 1: pageable
             memory is read when the stream comes so far, as on devices that use the host's page
             tables), `seed` (of the orders in which blocks and threads run), `count_reads` (1:
@@ -98,6 +99,7 @@ def count(counter: str) -> int:
 
     Args:
         counter: `launches`, `kernels_run`, `nanoseconds_in_kernels`,
+            `launches_ahead` (which may begin before the kernel before them ends),
             `nanoseconds_in_calls` (kernels that ran meanwhile among them), `waits`,
             `waits_alone` (those with no later work in the stream), `allocations`, `fills`,
             `uploads_pinned`, `uploads_pageable`, `downloads_pinned`, `downloads_pageable`,

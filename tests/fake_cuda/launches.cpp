@@ -38,9 +38,10 @@ class Order {
   uint64_t step_;
 };
 
-void run_grid(const Kernel& kernel, dim3 blocks, dim3 threads, uint64_t seed) {
+void run_grid(const Kernel& kernel, dim3 blocks, dim3 threads, uint64_t seed, bool is_ahead) {
   blockDim = threads;
   gridDim = blocks;
+  code_waits = option("ptx") >= 90;
   Order order(blocks.x, seed);
   for (unsigned i = 0; i < blocks.x; ++i) {
     blockIdx = {order.next(), 0, 0};
@@ -48,9 +49,29 @@ void run_grid(const Kernel& kernel, dim3 blocks, dim3 threads, uint64_t seed) {
     Order of_threads(threads.x, block_seed);
     for (unsigned j = 0; j < threads.x; ++j) {
       threadIdx = {of_threads.next(), 0, 0};
+      has_waited = !is_ahead;
       kernel.run_thread();
+      if (!has_waited) {
+        report_violation(
+            "a kernel that may begin before the one before it ends did not wait for it");
+        return;
+      }
     }
   }
+}
+
+// What a launch may ask for: programmatic dependent launch, on devices that have it.
+cudaError_t read_attributes(const cudaLaunchConfig_t& config, bool& is_ahead) {
+  for (unsigned i = 0; i < config.numAttrs; ++i) {
+    if (config.attrs == nullptr) return cudaErrorInvalidValue;
+    const cudaLaunchAttribute& attribute = config.attrs[i];
+    if (attribute.id != cudaLaunchAttributeProgrammaticStreamSerialization) {
+      return cudaErrorNotSupported;  // by these tests
+    }
+    is_ahead = attribute.val.programmaticStreamSerializationAllowed != 0;
+    if (is_ahead && option("major") < 9) return cudaErrorNotSupported;
+  }
+  return cudaSuccess;
 }
 
 void timed(const Work& work) {
@@ -96,8 +117,13 @@ cudaError_t launch(const cudaLaunchConfig_t& config, std::shared_ptr<const Kerne
         config.dynamicSmemBytes > 48 << 10) {
       return cudaErrorInvalidConfiguration;
     }
+    bool is_ahead = false;
+    if (const cudaError_t error = read_attributes(config, is_ahead); error != cudaSuccess) {
+      return error;
+    }
+    if (is_ahead) count("launches_ahead");
     return submit(config.stream, kernel,
-                  [=, seed = next_seed()] { run_grid(*kernel, blocks, threads, seed); });
+                  [=, seed = next_seed()] { run_grid(*kernel, blocks, threads, seed, is_ahead); });
   });
 }
 
@@ -111,3 +137,10 @@ cudaError_t launch_algorithm(const char* name, cudaStream_t stream,
 }
 
 }  // namespace fake_cuda
+
+cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, void (*)()) {
+  return fake_cuda::call("cudaFuncGetAttributes", fake_cuda::kContext, [&] {
+    *attributes = {static_cast<int>(fake_cuda::option("ptx")), 90};
+    return cudaSuccess;
+  });
+}

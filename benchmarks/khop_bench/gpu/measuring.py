@@ -89,6 +89,30 @@ def _kernel_times(stage: Stage, output: Path | None, *more: str) -> list[str]:
     ]
 
 
+def steps(stage: Stage) -> None:
+    """Compare and measure padded batches and captured steps, with and without dependent launch."""
+    for ahead in "10":
+        program(stage, "steps", f"dependent launch {ahead}", KHOP_DEPENDENT_LAUNCH=ahead)
+
+
+def program(stage: Stage, module: str, name: str = "found", **environment: str) -> None:
+    """Run the program `khop_bench.gpu.<module>`, and add what it has found to the stage's file.
+
+    Args:
+        stage: the stage.
+        module: name of the module. Its program takes `--device`, `--scale`, `--cache` and
+            `--output`, the file to which it writes its results as JSON whenever it has some.
+        name: key of the results.
+        environment: variables for the program.
+    """
+    options = stage.options
+    output = options.out / f"{module}-found.json"
+    words = [sys.executable, "-m", f"khop_bench.gpu.{module}", "--device", options.device]
+    words += ["--scale", _scale(stage), "--cache", str(options.cache), "--output", str(output)]
+    stage.run(name, words, limit=stage.left, **environment)
+    _take(stage, output, name)
+
+
 def random_loaders(stage: Stage) -> None:
     """Compare random loaders with the CPU's, on several streams and with little free memory."""
     output = stage.options.out / "random-loaders-found.json"
@@ -120,8 +144,8 @@ def ncu(stage: Stage) -> None:
     stage.results["output"] = stage.output.splitlines()
 
 
-def _take(stage: Stage, file: Path) -> None:
+def _take(stage: Stage, file: Path, name: str = "found") -> None:
     """Add the results that a program has written to the stage's file."""
     if file.exists():
-        stage.results["found"] = json.loads(file.read_text())
+        stage.results[name] = json.loads(file.read_text())
         file.unlink()

@@ -124,6 +124,9 @@ for an emulated device. Its memory must not be used by two threads at a time.)")
       .def_prop_ro(
           "num_launches", [](const PyDevice& self) { return self->num_launches(); },
           "Kernels launched so far.")
+      .def_prop_ro(
+          "stream", [](const PyDevice& self) { return self->stream(); },
+          "Address of the CUDA stream on which everything happens; 0: there is none.")
       .def(
           "synchronize", [](const PyDevice& self) { self->synchronize(); },
           nb::call_guard<nb::gil_scoped_release>(), "Waits for everything that was asked for.")
@@ -136,7 +139,18 @@ not exist is an error of the next gather that waits.
 
 Raises:
     IndexError: a row does not exist; the other rows are written.
-    RuntimeError: a CUDA call failed; names the call.)");
+    RuntimeError: a CUDA call failed; names the call.)")
+      .def(
+          "blank_rows",
+          [](const PyDevice& self, uintptr_t rows, int64_t row_bytes, uintptr_t mask,
+             int64_t count) {
+            if (row_bytes < 0 || count < 0) throw nb::value_error("sizes must not be negative");
+            self->blank_rows(reinterpret_cast<void*>(rows), row_bytes,
+                             reinterpret_cast<const uint8_t*>(mask), count);
+          },
+          nb::arg("rows"), nb::arg("row_bytes"), nb::arg("mask"), nb::arg("count"),
+          "Sets rows to zero where the byte of the mask is 0. Addresses are of the device's "
+          "memory.");
   bind_device_convert(device);
   bind_device_edges(device);
   bind_device_hotness(device);

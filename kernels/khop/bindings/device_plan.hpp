@@ -1,11 +1,15 @@
 // Arguments of batches that a device draws, checked; and those that all batches of a sampler share.
 #pragma once
 
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <cstdint>
+#include <limits>
+#include <numeric>
+#include <optional>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -20,6 +24,8 @@
 namespace khop::bindings {
 
 using Names = std::vector<std::tuple<uintptr_t, int, int64_t>>;
+using Sizes = std::vector<std::vector<int64_t>>;
+using Padding = std::tuple<Sizes, Sizes, bool, bool>;
 
 inline std::vector<device::GraphArrays> arrays_of(const nb::list& graphs,
                                                   const SharedDevice& device,
@@ -68,7 +74,8 @@ inline std::vector<AnyInts> checked_names(const Names& names,
 class PyDevicePlan {
  public:
   PyDevicePlan(SharedDevice device, nb::list graphs, HopTable hops, bool cuda_graph,
-               const Names& names, const std::vector<bool>& named, bool backward)
+               const Names& names, const std::vector<bool>& named, bool backward,
+               const std::optional<Padding>& padding)
       : device_(std::move(device)), graphs_(std::move(graphs)) {
     const std::size_t num_relations = nb::len(graphs_);
     plan_.graphs = arrays_of(graphs_, device_, num_relations);
@@ -82,22 +89,53 @@ class PyDevicePlan {
     for (std::size_t r = 0; r < num_relations; ++r) {
       plan_.block.edges.push_back({typed[r], named[r] ? 1 : 0});
     }
+    if (padding.has_value()) take(*padding);
   }
 
   const device::SamplePlan& get() const { return plan_; }
   const nb::list& graphs() const { return graphs_; }
   const SharedDevice& device() const { return device_; }
 
+  bool disjoint() const { return disjoint_; }
+  // Of the arrays of a padded batch.
+  const std::vector<int64_t>& lengths() const { return lengths_; }
+
   // What a batch took: later ones get an eighth more at once.
   int64_t block_words() const { return block_words_; }
   void note(int64_t words) {
-    if (words > block_words_) block_words_ = words + words / 8;
+    if (lengths_.empty() && words > block_words_) block_words_ = words + words / 8;
   }
 
  private:
+  void take(const Padding& padding) {
+    device::PadSizes sizes;
+    std::tie(sizes.nodes, sizes.edges, sizes.leaves_room, disjoint_) = padding;
+    if (!sizes.is_there()) throw nb::value_error("padding needs sizes of nodes");
+    const std::size_t hops = plan_.num_hops();
+    check_length(sizes.edges.size(), plan_.graphs.size(), "edges of padding");
+    for (const auto* of : {&sizes.nodes, &sizes.edges}) {
+      for (const auto& sections : *of) {
+        check_length(sections.size(), hops + (of == &sizes.nodes ? 1 : 0), "sections of padding");
+        for (const int64_t size : sections) {
+          if (size < 0 || size > std::numeric_limits<int32_t>::max()) {
+            throw nb::value_error("sizes of padding must be in [0, 2^31)");
+          }
+        }
+      }
+    }
+    if (plan_.block.backward || hops == 0) {
+      throw nb::value_error("only batches of in-neighbours, with hops, are padded");
+    }
+    plan_.block.padding = std::move(sizes);
+    lengths_ = device::padded_lengths(plan_.block.padding, disjoint_, plan_.block.edges);
+    block_words_ = std::accumulate(lengths_.begin(), lengths_.end(), int64_t{0});
+  }
+
   SharedDevice device_;
   nb::list graphs_;
   device::SamplePlan plan_;
+  bool disjoint_ = false;
+  std::vector<int64_t> lengths_;
   int64_t block_words_ = 0;
 };
 

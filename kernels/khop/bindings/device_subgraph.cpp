@@ -71,7 +71,7 @@ class PyDeviceSubgraph {
 
   void draw(const std::shared_ptr<PyDevicePlan>& plan, const nb::iterable& seeds, uint64_t run_key,
             uint64_t batch, const nb::iterable& excluded, nb::object block, uintptr_t address,
-            int64_t words) {
+            int64_t words, bool staged) {
     const device::SamplePlan& common = plan->get();
     if (plan->device() != device_) throw nb::value_error("the plan is one of another device");
     check_length(common.graphs.size(), num_relations_, "graphs of the plan");
@@ -89,6 +89,13 @@ class PyDeviceSubgraph {
     own.batch = batch;
     own.block.words = reinterpret_cast<int64_t*>(address);
     own.block.capacity = words;
+    if (own.block.padding.is_there()) {
+      check_length(own.block.padding.nodes.size(), num_types_, "nodes of padding");
+      if (plan->disjoint() != disjoint_) throw nb::value_error("the plan pads other batches");
+      if (words != 0 && words < plan->block_words()) {
+        throw nb::value_error("a padded batch needs a block of `block_words` entries");
+      }
+    }
     for (const device::EdgeTarget& edge : own.block.edges) {
       if (edge.is_named != 0 && !with_edges_) {
         throw nb::value_error("edges are not recorded: with_edges is False");
@@ -99,13 +106,24 @@ class PyDeviceSubgraph {
     arrays_ = common.graphs;
     block_ = std::move(block);
     nb::gil_scoped_release release;
-    subgraph_->sample(std::move(own));
+    if (staged) {
+      subgraph_->stage(std::move(own));
+    } else {
+      subgraph_->sample(std::move(own));
+    }
   }
 
   bool settle() {
     nb::gil_scoped_release release;
     return subgraph_->settle();
   }
+  bool leave_unchecked() { return subgraph_->leave_unchecked(); }
+  void check_all() {
+    nb::gil_scoped_release release;
+    subgraph_->check_all();
+  }
+  void launch() { subgraph_->launch(); }
+  void collect() { subgraph_->collect(); }
 
   nb::object take_block() { return std::exchange(block_, nb::none()); }
 
@@ -246,14 +264,22 @@ Args:
     names: as of `DeviceSubgraph.write`.
     named: for each edge type, whether batches have the names of edges.
     backward: exchange rows and columns.
+    padding: (nodes, edges, leaves_room, disjoint) of batches that `draw` pads: sizes of the sections
+        of each node type (seeds, then hops) and edge type (hops), whether a section must not be
+        full, and whether batches are disjoint.
 
 Raises:
     IndexError: there are fewer names than edges.
-    ValueError: arguments for another number of edge types, or graphs of another device.)")
+    ValueError: arguments for another number of edge types, or graphs of another device. Malformed
+        padding.)")
       .def(nb::init<SharedDevice, nb::list, HopTable, bool, const Names&, const std::vector<bool>&,
-                    bool>(),
+                    bool, const std::optional<Padding>&>(),
            nb::arg("device"), nb::arg("graphs"), nb::arg("hops"), nb::arg("cuda_graph"),
-           nb::arg("names"), nb::arg("named"), nb::arg("backward") = false)
+           nb::arg("names"), nb::arg("named"), nb::arg("backward") = false,
+           nb::arg("padding").none() = nb::none())
+      .def_prop_ro(
+          "lengths", &PyDevicePlan::lengths,
+          "Entries of each array of a padded batch's block; empty: batches are not padded.")
       .def_prop_ro("block_words", &PyDevicePlan::block_words,
                    "Entries that a block for the next batch should have; 0: not known yet.");
   nb::class_<PyDeviceSubgraph>(m, "DeviceSubgraph", R"(A batch's subgraph while a device draws it.
@@ -288,12 +314,13 @@ With `cuda_graph`, the kernels of a batch are recorded once and played again for
 the same graphs and fan-outs, of as many seeds or fewer.)")
       .def("draw", &PyDeviceSubgraph::draw, nb::arg("plan"), nb::arg("seeds"), nb::arg("run_key"),
            nb::arg("batch"), nb::arg("excluded"), nb::arg("block").none() = nb::none(),
-           nb::arg("address") = 0, nb::arg("words") = 0,
+           nb::arg("address") = 0, nb::arg("words") = 0, nb::arg("staged") = false,
            R"(Begins a batch, draws all hops, and has them written as soon as they are drawn.
 
 All arrays of the batch lie in one block of int64, one behind the other: nodes of each node type;
 their trees, in a disjoint batch; [2, num_edges] ends of each edge type; the named edges' names.
-Waits for nothing.
+Padded batches have a byte for each node and each edge behind them, 0 for padding, an array for each
+type, in whole entries. Waits for nothing, unless four padded batches before it are unfinished.
 
 Args:
     plan: what all batches have in common.
@@ -301,12 +328,31 @@ Args:
     run_key, batch: key of the draws.
     excluded: (relation, rows, neighbors) each, as of `exclude`.
     block: what owns the block; kept until `take_block`.
-    address, words: of the block, in the device's memory, and its entries; 0: there is none.)")
+    address, words: of the block, in the device's memory, and its entries; 0: there is none.
+    staged: only upload what the batch needs, for `launch`.
+
+Raises:
+    ValueError: an earlier batch that was left unchecked did not fit its padding.
+    RuntimeError: with `staged`, the batch needs other kernels than those that `launch` launched.)")
+      .def("launch", &PyDeviceSubgraph::launch,
+           "Launches the kernels of a staged batch. Who records them launches those of later ones.")
+      .def("collect", &PyDeviceSubgraph::collect,
+           "Has what the host may ask for of a staged batch downloaded, after its kernels.")
+      .def("leave_unchecked", &PyDeviceSubgraph::leave_unchecked,
+           R"(Lets a padded batch be used before it is known whether it fits.
+
+A later `draw` of this object, or `check_all`, raises ValueError if it did not. It is padding alone
+then. Waits for nothing.
+
+Returns:
+    False if the batch may have to be drawn again: `settle` is needed then.)")
+      .def("check_all", &PyDeviceSubgraph::check_all,
+           "Waits for the batches that were left unchecked. Raises ValueError if one did not fit.")
       .def("settle", &PyDeviceSubgraph::settle,
            R"(Waits for what `draw` launched. Other threads may use the device meanwhile.
 
 Returns:
-    Whether the batch is complete and in its block. Otherwise the next question for it may draw it
+    Whether the batch is complete and in its block, padded if its plan says so. Otherwise the next question for it may draw it
     again, and `write_block` writes it.)")
       .def("take_block", &PyDeviceSubgraph::take_block,
            "Returns what owns the batch's block, or None, and keeps it no longer.")

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
 #include <cub/device/device_radix_sort.cuh>
 #include <memory>
@@ -31,9 +32,29 @@ constexpr int64_t kBlocksEach = 32;  // of a multiprocessor: four times what it 
 // Three blocks at a time: by itself ptxas goes for more, with so few registers that some spill.
 constexpr int kBlocksAtATime = 3;
 
+// Kernels are launched while the one before them in the stream still runs (programmatic dependent
+// launch), where the GPU has capability 9.0: the gap between two of them goes. Each begins with
+// this, before it reads any memory. From then on what the kernels before it wrote is there, and
+// blocks of the next kernel may begin to wait as soon as all of this one have begun.
+__device__ __forceinline__ void begin_kernel() {
+#if defined(__CUDA_ARCH__)
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+  asm volatile("griddepcontrol.launch_dependents;");
+#endif
+#elif !defined(__CUDACC__)
+  cudaGridDependencySynchronize();
+  cudaTriggerProgrammaticLaunchCompletion();
+#endif
+}
+
+// Tells for which architecture the kernels that this GPU runs were compiled.
+static __global__ void compiled_like_all() {}
+
 template <class Step>
 __global__ void __launch_bounds__(kThreads, kBlocksAtATime)
     run_step(device::Count items, Step step) {
+  begin_kernel();
   const int64_t count = items.value();
   const int64_t stride = static_cast<int64_t>(gridDim.x) * blockDim.x;
   // Most threads have one item: to unroll the loop takes a division, by which the compiler counts.
@@ -47,6 +68,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksAtATime)
 template <class Step>
 __global__ void __launch_bounds__(kThreads, kBlocksAtATime)
     run_step_on_threads(device::Count items, Step step) {
+  begin_kernel();
   const int64_t count = items.value();
   const int64_t stride = static_cast<int64_t>(gridDim.x) * blockDim.x;
   const int64_t thread = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
@@ -57,6 +79,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksAtATime)
 template <class Step>
 __global__ void __launch_bounds__(device::kBlockThreads, kBlocksAtATime) run_block_step(Step step) {
   __shared__ typename Step::Shared shared;
+  begin_kernel();
 #ifndef __CUDACC__
   if (threadIdx.x > 0) return;  // `Block::each` is a loop over the threads then
   device::block_order = fake_cuda::block_seed;
@@ -82,6 +105,7 @@ class Backend {
     KHOP_CUDA_CHECK(
         cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device_));
     multiprocessors_ = std::max(1, multiprocessors);
+    launches_ahead_ = can_launch_ahead();
     block_words_ = static_cast<device::BlockWords*>(allocate(sizeof(device::BlockWords)));
     try {
       fill(block_words_, 0, sizeof(device::BlockWords));
@@ -331,6 +355,19 @@ class Backend {
     KHOP_CUDA_CHECK(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &threshold));
   }
 
+  // Not where the driver compiled the kernels from code for older GPUs: that does not wait. The
+  // variable is for measurements, and for drivers that fail at it.
+  bool can_launch_ahead() const {
+    const char* const wish = std::getenv("KHOP_DEPENDENT_LAUNCH");
+    if (wish != nullptr && std::strcmp(wish, "0") == 0) return false;
+    int major = 0;
+    KHOP_CUDA_CHECK(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device_));
+    if (major < 9) return false;
+    cudaFuncAttributes attributes{};
+    KHOP_CUDA_CHECK(cudaFuncGetAttributes(&attributes, compiled_like_all));
+    return attributes.ptxVersion >= 90;
+  }
+
   // Steps stride over their items, of which there may be far fewer than bounds say: more blocks
   // than fill the device would have nothing to do.
   int64_t blocks_of(int64_t items, unsigned threads) const {
@@ -348,6 +385,13 @@ class Backend {
     config.gridDim = dim3(static_cast<unsigned>(blocks));
     config.blockDim = dim3(threads);
     config.stream = stream_;
+    cudaLaunchAttribute ahead{};
+    if (launches_ahead_) {
+      ahead.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+      ahead.val.programmaticStreamSerializationAllowed = 1;
+      config.attrs = &ahead;
+      config.numAttrs = 1;
+    }
     KHOP_CUDA_CHECK(cudaLaunchKernelEx(&config, kernel, std::forward<Args>(args)...));
     ++num_launches_;
   }
@@ -421,6 +465,7 @@ class Backend {
   std::size_t scratch_bytes_ = 0;
   device::BlockWords* block_words_ = nullptr;
   int64_t multiprocessors_ = 1;
+  bool launches_ahead_ = false;
   int64_t num_launches_ = 0;
 };
 

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <cstring>
+#include <memory>
 #include <numeric>
 #include <type_traits>
 #include <vector>
@@ -14,6 +15,7 @@
 #include "khop/device/steps/batch_view.hpp"
 #include "khop/device/steps/memory.hpp"
 #include "khop/device/steps/write_ahead.hpp"
+#include "khop/device/steps/write_padded.hpp"
 
 namespace khop::device {
 
@@ -26,11 +28,12 @@ struct HeadSizes {
   int64_t seeds = 0;
   int64_t others = 0;   // words about edges that are excluded
   bool writes = false;  // the batch is written when it is drawn
+  bool pads = false;    // with padding
 
   bool operator==(const HeadSizes& other) const {
     return types == other.types && relations == other.relations && hops == other.hops &&
            times == other.times && seeds == other.seeds && others == other.others &&
-           writes == other.writes;
+           writes == other.writes && pads == other.pads;
   }
 };
 
@@ -41,29 +44,64 @@ struct Part {
   T* device;
 };
 
+// The block on the host. Batches that nobody waits for take slots in turn.
+template <class Backend>
+struct HeadSlot {
+  explicit HeadSlot(Backend& backend) : arrived(backend) {}
+
+  int64_t* words = nullptr;
+  int64_t capacity = 0;
+  typename Backend::Mark arrived;  // when the host has what it asks for
+  bool is_under_way = false;       // launched, at least in part, and not been waited for
+  bool is_marked = false;          // all of it was launched
+  bool is_unchecked = false;       // the batch was used before it was known whether it is sound
+  uint64_t batch = 0;
+  const DeviceError* error = nullptr;
+  const Needs* needs = nullptr;
+};
+
 template <class Backend>
 class BatchHead {
  public:
-  explicit BatchHead(Backend& backend) : backend_(backend), words_(backend) {}
+  using Slot = HeadSlot<Backend>;
+  static constexpr std::size_t kSlots = 4;
+
+  explicit BatchHead(Backend& backend) : backend_(backend), words_(backend) {
+    for (std::size_t i = 0; i < kSlots; ++i) slots_.push_back(std::make_unique<Slot>(backend));
+  }
   BatchHead(const BatchHead&) = delete;
   BatchHead& operator=(const BatchHead&) = delete;
-  ~BatchHead() { release(); }
+  ~BatchHead() {
+    for (auto& slot : slots_) release(*slot);
+  }
+
+  Slot& slot() { return *slots_[slot_]; }
+  const std::vector<std::unique_ptr<Slot>>& slots() const { return slots_; }
+  // Takes the next slot or, as a recording needs it, always the first.
+  Slot& next_slot(bool in_turn) {
+    slot_ = in_turn ? (slot_ + 1) % kSlots : 0;
+    return slot();
+  }
 
   // Lays the block out anew, with zeros. Returns whether it has moved, on the host or on the
-  // device. What was uploaded before must have arrived.
+  // device. What was uploaded before from this slot must have arrived.
   bool lay_out(const HeadSizes& sizes) {
     sizes_ = sizes;
     const int64_t num_cleared = place_parts(nullptr, nullptr);
     const bool moved = reserve(at_);
-    place_parts(host_, words_.data());
-    std::memset(host_, 0, static_cast<std::size_t>(num_cleared) * sizeof(int64_t));
+    place_parts(slot().words, words_.data());
+    slot().error = error.host;
+    slot().needs = needs.host;
+    std::memset(slot().words, 0, static_cast<std::size_t>(num_cleared) * sizeof(int64_t));
     return moved;
   }
 
   const HeadSizes& sizes() const { return sizes_; }
-  void upload() { backend_.upload_pinned(words_.data(), host_, bytes_of(num_uploaded_, kWord)); }
+  void upload() {
+    backend_.upload_pinned(words_.data(), slot().words, bytes_of(num_uploaded_, kWord));
+  }
   void download() {
-    backend_.download_pinned(host_, words_.data(), bytes_of(num_returned_, kWord));
+    backend_.download_pinned(slot().words, words_.data(), bytes_of(num_returned_, kWord));
   }
 
   // What was drawn, after a download. `seeds`: of each node type.
@@ -102,6 +140,8 @@ class BatchHead {
   Part<int64_t> seed_starts{};
   Part<BlockTarget> target{};
   Part<EdgeTarget> edge_targets{};
+  Part<PadSection> sections{};
+  Part<PadPart> pad_parts{};
   Part<int64_t> times{};
   Part<int64_t> seeds{};
   Part<int64_t> others{};
@@ -137,38 +177,44 @@ class BatchHead {
     place(seed_starts, sizes_.types + 1);
     place(target, sizes_.writes ? 1 : 0);
     place(edge_targets, sizes_.writes ? sizes_.relations : 0);
+    const int64_t kinds = sizes_.types + sizes_.relations;
+    place(sections, sizes_.pads ? kinds * sizes_.hops + sizes_.types : 0);
+    place(pad_parts, sizes_.pads ? kinds : 0);
     const int64_t num_cleared = at_;
     place(times, sizes_.times);
     place(seeds, sizes_.seeds);
     place(others, sizes_.others);
     num_uploaded_ = at_;
-    place(parts, sizes_.writes ? sizes_.types + sizes_.relations : 0);
-    place(pieces, sizes_.writes ? sizes_.types + sizes_.relations * sizes_.hops : 0);
+    const bool plans = sizes_.writes && !sizes_.pads;
+    place(parts, plans ? kinds : 0);
+    place(pieces, plans ? sizes_.types + sizes_.relations * sizes_.hops : 0);
     return num_cleared;
   }
 
   bool reserve(int64_t count) {
-    const bool grows = count > host_capacity_;
+    Slot& here = slot();
+    const bool grows = count > here.capacity;
     if (grows) {
-      release();
-      host_ = static_cast<int64_t*>(backend_.allocate_host(bytes_of(count, kWord)));
-      host_capacity_ = count;
+      release(here);
+      here.words = static_cast<int64_t*>(backend_.allocate_host(bytes_of(count, kWord)));
+      here.capacity = count;
     }
-    return words_.reserve(count) || grows;
+    // Recordings have no copies of padded batches.
+    return words_.reserve(count) || (grows && !sizes_.pads);
   }
 
-  void release() {
-    if (host_ != nullptr) backend_.release_host(host_);
-    host_ = nullptr;
-    host_capacity_ = 0;
+  void release(Slot& slot) {
+    if (slot.words != nullptr) backend_.release_host(slot.words);
+    slot.words = nullptr;
+    slot.capacity = 0;
   }
 
   static constexpr std::size_t kWord = sizeof(int64_t);
 
   Backend& backend_;
   DeviceArray<Backend, int64_t> words_;
-  int64_t* host_ = nullptr;
-  int64_t host_capacity_ = 0;
+  std::vector<std::unique_ptr<Slot>> slots_;
+  std::size_t slot_ = 0;
   int64_t at_ = 0;
   int64_t num_returned_ = 0;
   int64_t num_uploaded_ = 0;

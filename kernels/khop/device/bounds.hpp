@@ -137,6 +137,7 @@ class BoundsOfBatch {
     room.positions.resize(seeds.size());
     for (std::size_t t = 0; t < seeds.size(); ++t) {
       room.positions[t] = std::max<int64_t>(1, room_for(positions[t], seeds[t], learned, t));
+      is_certain = is_certain && positions[t] <= room.positions[t];
     }
     for (std::size_t h = 0; h < hops.size(); ++h) limit(hops[h], found[h], learned);
   }
@@ -144,6 +145,7 @@ class BoundsOfBatch {
   std::vector<HopBounds> hops;
   std::vector<std::vector<HopStep>> steps;  // of each hop, an edge type each; no keys yet
   Room room;
+  bool is_certain = true;  // no batch needs more
 
  private:
   static constexpr int64_t kEnough = int64_t{1} << 40;
@@ -165,15 +167,18 @@ class BoundsOfBatch {
     return edges;
   }
 
-  void limit(HopBounds& hop, const std::vector<int64_t>& found, const Room& learned) const {
+  void limit(HopBounds& hop, const std::vector<int64_t>& found, const Room& learned) {
     int64_t edges = 0;
     for (std::size_t t = 0; t < found.size(); ++t) {
       edges += std::min(found[t], room.positions[t]);
     }
+    const HopBounds most = hop;
     hop.rows = learned.entries(hop.rows, learned.rows);
     hop.picks = learned.entries(hop.picks, learned.picks);
     hop.edges = learned.entries(edges, learned.edges);
     hop.candidates = learned.entries(hop.candidates, learned.candidates);
+    is_certain = is_certain && hop.rows == most.rows && hop.picks == most.picks &&
+                 hop.edges == edges && hop.candidates == most.candidates;
   }
 };
 

@@ -30,6 +30,7 @@ class Device {
 
   virtual std::string name() const = 0;  // "cuda:0", "emulated"
   virtual int64_t num_launches() const = 0;
+  virtual uintptr_t stream() const = 0;  // of CUDA, on which everything happens; 0: none
 
   virtual void* allocate(std::size_t bytes) = 0;
   virtual void release(void* on_device) = 0;
@@ -73,6 +74,9 @@ class Device {
   // earlier call that did not asked for such a row.
   virtual int64_t gather(const void* table, int64_t num_rows, int64_t row_bytes, const void* rows,
                          int row_width, int64_t count, void* out, bool waits) = 0;
+
+  // Sets the rows to zero whose byte in the mask is 0; all on the device.
+  virtual void blank_rows(void* rows, int64_t row_bytes, const uint8_t* mask, int64_t count) = 0;
 
   // Edge list to compressed rows; edges of a row keep the order of the list. Waits for the check
   // of the ids; if it finds a error, nothing is written.

@@ -11,6 +11,7 @@
 #include "khop/device/steps/gather.hpp"
 #include "khop/device/steps/gather_split.hpp"
 #include "khop/device/steps/walk.hpp"
+#include "khop/device/steps/write_padded.hpp"
 #include "khop/device/subgraph_on.hpp"
 
 namespace khop::device {
@@ -24,6 +25,7 @@ class DeviceOn final : public Device {
 
   std::string name() const override { return name_; }
   int64_t num_launches() const override { return backend_.num_launches(); }
+  uintptr_t stream() const override { return reinterpret_cast<uintptr_t>(backend_.stream()); }
 
   void* allocate(std::size_t bytes) override { return backend_.allocate(bytes); }
   void release(void* on_device) override { backend_.release(on_device); }
@@ -86,6 +88,10 @@ class DeviceOn final : public Device {
     visit_rows(rows, row_width, [&](auto* ids) {
       device::split_gather(backend_, table, ids, count, out, counts, sorter_);
     });
+  }
+
+  void blank_rows(void* rows, int64_t row_bytes, const uint8_t* mask, int64_t count) override {
+    device::blank_rows(backend_, rows, row_bytes, mask, count);
   }
 
   EdgeListError coo_to_csr(const CooEdges& list, const RowsOut& out) override {

@@ -196,6 +196,7 @@ class EmulatedBackend {
   }
 
   int64_t num_launches() const { return num_launches_; }
+  void* stream() const { return nullptr; }
 
  private:
   static constexpr int kPattern = 0xA5;

@@ -35,8 +35,7 @@ class BatchOn {
         with_edges_(with_edges),
         disjoint_(disjoint),
         head_(backend),
-        memory_(backend),
-        downloaded_(backend) {
+        memory_(backend) {
     for (std::size_t r = 0; r < relations_.size(); ++r) excluded_.emplace_back(backend);
     for (const int64_t count : num_nodes) types_.emplace_back(backend, count, disjoint);
     learned_.positions.assign(num_nodes.size(), 0);
@@ -46,7 +45,10 @@ class BatchOn {
   BatchOn& operator=(const BatchOn&) = delete;
   // The device may still be copying from the host's side of the head.
   ~BatchOn() {
-    if (is_under_way_) backend_.wait_quietly();
+    const auto& slots = head_.slots();
+    if (std::any_of(slots.begin(), slots.end(), [](auto& s) { return s->is_under_way; })) {
+      backend_.wait_quietly();
+    }
   }
 
   void begin() {
@@ -98,13 +100,58 @@ class BatchOn {
   // nothing. Another thread may launch other batches meanwhile.
   bool wait() {
     if (is_drawn_) return true;
-    if (!is_under_way_ || has_failed_) return false;
-    wait_for_download();
+    if (!head_.slot().is_under_way || has_failed_) return false;
+    wait_for(head_.slot());
     return head_.error.host->code == DeviceError::kNone && head_.needs.host->exceeded == 0;
+  }
+
+  // For a padded batch that is used before it is known whether it fits: a later call says if it
+  // did not. Returns false where it may have to be drawn again: `finish` must be called then.
+  bool leave_unchecked() {
+    typename BatchHead<Backend>::Slot& slot = head_.slot();
+    if (has_failed_ || !slot.is_under_way || !head_.sizes().pads || !bounds_->is_certain ||
+        has_exclusions()) {
+      return false;
+    }
+    return slot.is_unchecked = true;
+  }
+  // Waits for the batches that were left unchecked.
+  void check_all() {
+    for (const auto& slot : head_.slots()) {
+      if (slot->is_unchecked) check(*slot);
+    }
+  }
+
+  // Writes what the next batch needs, and uploads it, for `launch`: by whom kernels are recorded
+  // with others' work. Throws if they are not those that `launch` has launched.
+  void stage(SamplePlan plan) {
+    check_plan(plan);
+    plan_ = std::move(plan);
+    const bool moved = prepare();
+    if (has_exclusions() || !head_.sizes().pads) {
+      throw std::invalid_argument(
+          "only padded batches without exclusions are recorded with others");
+    }
+    Recorded now = as_recorded();
+    if (is_staged_ && (moved || !(recorded_ == now))) {
+      throw std::runtime_error(
+          "a batch needs other kernels or memory than those that were recorded: record them anew");
+    }
+    recorded_ = std::move(now);
+    is_staged_ = true;
+    head_.upload();
+  }
+  void launch() { steps().launch(); }
+  // Downloads what `leave_unchecked` or `finish` ask for.
+  void collect() {
+    head_.download();
+    mark();
   }
 
   // What it was written to when it was drawn, if it fits. Null: nothing.
   const BatchBlock* block() const { return head_.sizes().writes ? &plan_->block : nullptr; }
+  // Whether it fits the sizes to which it was padded.
+  bool is_padded() const { return head_.sizes().pads && head_.needs.host->unfit == 0; }
 
   // Waits for the batch, and draws it again where it found too little room.
   void finish() {
@@ -114,7 +161,7 @@ class BatchOn {
         throw std::runtime_error(
             "the batch could not be drawn, as an earlier error said: begin another one");
       }
-      if (is_under_way_) wait_for_download();
+      if (head_.slot().is_under_way) wait_for(head_.slot());
       check_error(*head_.error.host);
       if (head_.needs.host->exceeded == 0) break;
       draw_with_more();
@@ -166,9 +213,36 @@ class BatchOn {
 
   // Makes room, uploads what to draw, and launches it.
   void draw() {
-    if (is_under_way_) backend_.synchronize();  // what was uploaded is about to be overwritten
+    is_staged_ = false;
+    const bool moved = prepare();
+    if (has_exclusions()) {
+      recording_.reset();
+      head_.upload();
+      find_excluded();
+      steps().launch();
+      head_.download();
+    } else if (head_.sizes().pads) {
+      head_.upload();
+      launch_steps(moved, [&] { steps().launch(); });
+      head_.download();
+    } else {
+      launch_steps(moved, [&] {
+        head_.upload();
+        steps().launch();
+        head_.download();
+      });
+    }
+    mark();
+  }
+
+  // Makes room, and writes what to draw. Returns whether memory has moved.
+  bool prepare() {
     is_drawn_ = false;
     has_failed_ = true;  // until all of it is launched
+    typename BatchHead<Backend>::Slot& slot = head_.next_slot(plan_->block.padding.is_there());
+    // What was uploaded is about to be overwritten.
+    if (std::exchange(slot.is_unchecked, false)) check(slot);
+    if (slot.is_under_way) wait_for(slot);
     const std::vector<int64_t> most = most_seeds();
     find_bounds(most);
     // Lost where only a part of the memory has moved when there is no more.
@@ -177,17 +251,15 @@ class BatchOn {
     if (!moved) recording_ = std::move(recording);
     seeds_most_ = most;
     write_head();
-    is_under_way_ = true;
-    if (has_exclusions()) {
-      recording_.reset();
-      head_.upload();
-      find_excluded();
-      steps().launch();
-      head_.download();
-    } else {
-      launch_steps(moved);
-    }
-    backend_.mark(downloaded_);
+    slot.is_under_way = true;
+    slot.is_marked = false;
+    slot.batch = plan_->batch;
+    return moved;
+  }
+
+  void mark() {
+    backend_.mark(head_.slot().arrived);
+    head_.slot().is_marked = true;
     has_failed_ = false;
   }
 
@@ -241,6 +313,7 @@ class BatchOn {
     for (const int64_t count : most_seeds) sizes.seeds += count;
     sizes.times = is_timed_ ? sizes.seeds : 0;
     sizes.writes = plan_->block.words != nullptr && plan_->num_hops() > 0;
+    sizes.pads = sizes.writes && plan_->block.padding.is_there();
     const int64_t num_trees = disjoint_ ? sizes.seeds : 0;
     for (std::size_t r = 0; r < relations_.size(); ++r) {
       if (excluded_[r].empty()) continue;
@@ -283,16 +356,71 @@ class BatchOn {
     const BatchBlock& block = plan_->block;
     *head_.target.host = {block.words, block.capacity, block.backward ? 1 : 0, 0};
     std::copy(block.edges.begin(), block.edges.end(), head_.edge_targets.host);
+    if (head_.sizes().pads) write_sections();
   }
 
-  void wait_for_download() {
-    backend_.wait(downloaded_);
-    is_under_way_ = false;
+  void write_sections() {
+    const PadSizes& sizes = plan_->block.padding;
+    const std::vector<int64_t> lengths = padded_lengths(sizes, disjoint_, plan_->block.edges);
+    const std::size_t types = types_.size();
+    PadSection* section = head_.sections.host;
+    int64_t item = 0;
+    std::vector<int64_t> starts(lengths.size(), 0);
+    std::partial_sum(lengths.begin(), lengths.end() - 1, starts.begin() + 1);
+    std::size_t other = types;                                      // trees
+    std::size_t mask = lengths.size() - types - relations_.size();  // of nodes, then of edges
+    const auto place = [&](std::size_t k, std::size_t at, bool has_other, const auto& of_type) {
+      PadPart& part = head_.pad_parts.host[k];
+      part.first = item;
+      part.at = starts[at];
+      if (has_other) part.other_at = starts[other++];
+      part.mask_at = starts[mask++];
+      for (const int64_t size : of_type) {
+        *section++ = {item, size, size - (sizes.leaves_room && size > 0 ? 1 : 0)};
+        item += size;
+      }
+      part.rows = item - part.first;
+    };
+    for (std::size_t t = 0; t < types; ++t) place(t, t, disjoint_, sizes.nodes[t]);
+    const std::size_t ends = other;
+    other += relations_.size();
+    for (std::size_t r = 0; r < relations_.size(); ++r) {
+      place(types + r, ends + r, plan_->block.edges[r].is_named != 0, sizes.edges[r]);
+      head_.pad_parts.host[types + r].source = relations_[r].source;
+      head_.pad_parts.host[types + r].destination = relations_[r].destination;
+    }
+  }
+
+  void wait_for(typename BatchHead<Backend>::Slot& slot) {
+    if (slot.is_marked) {
+      backend_.wait(slot.arrived);
+    } else {
+      backend_.synchronize();
+    }
+    slot.is_under_way = false;
+  }
+
+  // Of a batch that was used before this was known.
+  void check(typename BatchHead<Backend>::Slot& slot) {
+    slot.is_unchecked = false;
+    if (slot.is_under_way) wait_for(slot);
+    check_error(*slot.error);
+    if (slot.needs->exceeded == 0 && slot.needs->unfit == 0) return;
+    throw std::invalid_argument(
+        "batch " + std::to_string(slot.batch) +
+        " has more nodes or edges than pad's sizes, and has been delivered as padding alone: pass "
+        "larger sizes, or pad='auto'");
   }
 
   // Nodes and edges that a batch has at most.
   int64_t most_items() const {
     int64_t most = 0;
+    if (head_.sizes().pads) {
+      for (const auto* of : {&plan_->block.padding.nodes, &plan_->block.padding.edges}) {
+        for (const auto& sizes : *of) most = std::accumulate(sizes.begin(), sizes.end(), most);
+      }
+      return most;
+    }
     for (std::size_t t = 0; t < types_.size() && head_.sizes().writes; ++t) {
       const int64_t positions = bounds_->room.positions[t];
       most += positions + (disjoint_ ? positions : std::min(positions, types_[t].num_ids()));
@@ -329,24 +457,23 @@ class BatchOn {
   }
 
   // Batches of the same bounds and the same memory launch what the second of them has recorded.
-  void launch_steps(bool afresh) {
-    const auto upload_and_launch = [&] {
-      head_.upload();
-      steps().launch();
-      head_.download();
-    };
+  template <class Work>
+  void launch_steps(bool afresh, Work&& work) {
     if (!plan_->as_graph || afresh) {
       recording_.reset();
-      upload_and_launch();
+      work();
       return;
     }
-    const Recorded now{head_.sizes(), bounds_->hops, methods_of(*plan_),
-                       is_timed_,     num_wide(),    most_items()};
+    Recorded now = as_recorded();
     if (!recording_.has_value() || !(recorded_ == now)) {
-      recording_ = backend_.record(upload_and_launch);
-      recorded_ = now;
+      recording_ = backend_.record(work);
+      recorded_ = std::move(now);
     }
     backend_.launch(*recording_);
+  }
+
+  Recorded as_recorded() const {
+    return {head_.sizes(), bounds_->hops, methods_of(*plan_), is_timed_, num_wide(), most_items()};
   }
 
   int64_t num_wide() const {
@@ -370,8 +497,8 @@ class BatchOn {
   int64_t num_trees_ = 0;
   bool is_timed_ = false;
   bool is_drawn_ = false;
-  bool is_under_way_ = false;  // launched, at least in part, and not been waited for
-  bool has_failed_ = false;    // it was not launched, or in part only
+  bool has_failed_ = false;  // it was not launched, or in part only
+  bool is_staged_ = false;   // others have recorded what `launch` launches
 
   Room learned_;
   std::vector<int64_t> seeds_most_;
@@ -379,7 +506,6 @@ class BatchOn {
 
   BatchHead<Backend> head_;
   BatchMemory<Backend> memory_;
-  typename Backend::Mark downloaded_;  // when the host has what it asks for
   std::optional<typename Backend::Recording> recording_;
   Recorded recorded_;
 };

@@ -17,12 +17,22 @@
 
 namespace khop::device {
 
+// Sizes of a padded batch's sections: see steps/write_padded.hpp.
+struct PadSizes {
+  std::vector<std::vector<int64_t>> nodes;  // a node type each: of seeds and hops
+  std::vector<std::vector<int64_t>> edges;  // an edge type each: of hops
+  bool leaves_room = false;                 // a section is never full
+
+  bool is_there() const { return !nodes.empty(); }
+};
+
 // Where a batch is written as soon as it is drawn: see steps/write_ahead.hpp.
 struct BatchBlock {
   int64_t* words = nullptr;  // null: nowhere
   int64_t capacity = 0;
   std::vector<EdgeTarget> edges;  // an edge type each
   bool backward = false;
+  PadSizes padding;
 };
 
 struct SamplePlan {
@@ -81,6 +91,25 @@ inline int64_t words_of(const BatchShape& shape, bool disjoint,
     words += shape.num_edges[r] * (edges[r].is_named != 0 ? 3 : 2);
   }
   return words;
+}
+
+// Lengths of the arrays of a padded batch's block, in its order, in words: masks are bytes.
+inline std::vector<int64_t> padded_lengths(const PadSizes& sizes, bool disjoint,
+                                           const std::vector<EdgeTarget>& edges) {
+  std::vector<int64_t> nodes, ends, lengths;
+  const auto sum = [](const auto& of) { return std::accumulate(of.begin(), of.end(), int64_t{0}); };
+  for (const auto& of : sizes.nodes) nodes.push_back(sum(of));
+  for (const auto& of : sizes.edges) ends.push_back(sum(of));
+  lengths = nodes;
+  if (disjoint) lengths.insert(lengths.end(), nodes.begin(), nodes.end());
+  for (const int64_t count : ends) lengths.push_back(2 * count);
+  for (std::size_t r = 0; r < ends.size(); ++r) {
+    if (edges[r].is_named != 0) lengths.push_back(ends[r]);
+  }
+  for (const auto* of : {&nodes, &ends}) {
+    for (const int64_t count : *of) lengths.push_back((count + 7) / 8);
+  }
+  return lengths;
 }
 
 // Without any hops: the seeds alone.

@@ -47,6 +47,10 @@ class BatchSteps {
                  PlaceSeeds{batch, head_.seeds.device, starts});
     for (std::size_t h = 0; h < hops_.size(); ++h) launch_hop(h, batch);
     if (!head_.sizes().writes) return;
+    if (head_.sizes().pads) {
+      backend_.run(Count{most_items_}, padded(hops_.size() - 1, batch));
+      return;
+    }
     const PlanWrite plan = plan_write(hops_.size() - 1, batch);
     backend_.run(Count{most_items_, &plan.target->num_items},
                  WriteAhead{plan.pieces, plan.num_pieces()});
@@ -71,11 +75,24 @@ class BatchSteps {
   PlanWrite plan_write(std::size_t h, const BatchView& batch) const {
     const bool is_last = h + 1 == hops_.size();
     return {batch,
-            is_last && head_.sizes().writes ? head_.target.device : nullptr,
+            is_last && head_.sizes().writes && !head_.sizes().pads ? head_.target.device : nullptr,
             head_.edge_targets.device,
             head_.records.device,
             head_.parts.device,
             head_.pieces.device,
+            static_cast<int64_t>(hops_.size())};
+  }
+
+  PaddedBatch padded(std::size_t h, const BatchView& batch) const {
+    const bool is_last = h + 1 == hops_.size();
+    return {batch,
+            is_last && head_.sizes().pads ? head_.target.device : nullptr,
+            head_.edge_targets.device,
+            head_.sections.device,
+            head_.pad_parts.device,
+            head_.seed_starts.device,
+            head_.hop_sizes.device,
+            head_.records.device,
             static_cast<int64_t>(hops_.size())};
   }
 
@@ -105,7 +122,7 @@ class BatchSteps {
         EndHop{edges, found, memory_.ranks(), num_candidates, memory_.most_candidates(), scratch,
                head_.records.device + h * batch.num_relations,
                head_.hop_sizes.device + h * batch.num_types,
-               plan_rows(h + 1, batch, head_.steps.device), plan_write(h, batch),
+               plan_rows(h + 1, batch, head_.steps.device), plan_write(h, batch), padded(h, batch),
                backend_.block_words()});
   }
 

@@ -39,6 +39,16 @@ class DeviceSubgraph {
   // the block of its plan: only then does it take no more launches. Other threads may use the
   // device meanwhile.
   virtual bool settle() = 0;
+  // For a padded batch that is used before it is known whether it fits: a later `sample` or
+  // `check_all` throws std::invalid_argument if it did not. Returns false where the batch may have
+  // to be drawn again; `settle` is needed then.
+  virtual bool leave_unchecked() = 0;
+  virtual void check_all() = 0;
+  // `sample` in three parts, for whoever records `launch` with other work, once: the head is
+  // uploaded, kernels are launched, and what the host asks for is downloaded.
+  virtual void stage(SamplePlan plan) = 0;
+  virtual void launch() = 0;
+  virtual void collect() = 0;
   // Whether `shape` answers at once.
   virtual bool is_known() const = 0;
   virtual const BatchShape& shape() = 0;

@@ -44,7 +44,22 @@ class SubgraphOn final : public DeviceSubgraph {
     if (!batch_.wait()) return false;
     finish();
     const BatchBlock* const block = batch_.block();
+    if (block != nullptr && block->padding.is_there()) return batch_.is_padded();
     return block != nullptr && words_of(shape_, batch_.disjoint(), block->edges) <= block->capacity;
+  }
+  bool leave_unchecked() override { return batch_.leave_unchecked(); }
+  void check_all() override { batch_.check_all(); }
+  void stage(SamplePlan plan) override {
+    [[maybe_unused]] const auto on = backend_.on_device();
+    batch_.stage(std::move(plan));
+  }
+  void launch() override {
+    [[maybe_unused]] const auto on = backend_.on_device();
+    batch_.launch();
+  }
+  void collect() override {
+    [[maybe_unused]] const auto on = backend_.on_device();
+    batch_.collect();
   }
   bool is_known() const override { return batch_.is_drawn(); }
   const BatchShape& shape() override {

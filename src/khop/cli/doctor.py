@@ -272,10 +272,11 @@ def _gpu(gpu: dict[str, Any], is_able: bool) -> str:
     If khop does not run on it (`is_able` is False), add a remedy.
     """
     files = "can" if gpu["registers_read_only"] else "cannot"
+    ahead = tuple(gpu["capability"]) >= (9, 0) and os.environ.get("KHOP_DEPENDENT_LAUNCH") != "0"
     text = (
         f"{gpu['name']}, compute capability {_dotted(gpu['capability'])}, "
         f"{human_bytes(gpu['memory'])}, {gpu['multiprocessors']} multiprocessors, "
-        f"{files} read mapped files in place"
+        f"{files} read mapped files in place, dependent launch {'on' if ahead else 'off'}"
     )
     architecture = "".join(map(str, gpu["capability"]))
     remedy = f"not usable: build khop with KHOP_CUDA_ARCHITECTURES={architecture}"

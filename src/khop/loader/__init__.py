@@ -12,6 +12,7 @@ from khop.loader.arguments import (
     NodeOptions,
     TorchOptions,
 )
+from khop.loader.batches.captured import CapturedSteps
 from khop.loader.batches.layers import ToLayers
 from khop.loader.induced.cluster_loader import ClusterData, ClusterLoader
 from khop.loader.induced.random_node_loader import RandomNodeLoader
@@ -30,6 +31,7 @@ from khop.loader.walk_windows import MetaPath2VecLoader, Node2VecLoader, WalkOpt
 from khop.sampler.pyg.device import DeviceOptions
 
 __all__ = [
+    "CapturedSteps",
     "ClusterData",
     "ClusterLoader",
     "DeviceOptions",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
+from itertools import chain
 from types import SimpleNamespace
 from typing import Any
 
@@ -37,6 +38,7 @@ from khop.sampler.pyg.device import TorchDevice
 from khop.sampler.pyg.draw_scope import BatchKey
 from khop.sampler.pyg.neighbor import NeighborSampler
 from khop.sampler.pyg.output import SampledSubgraph
+from khop.sampler.pyg.padded import PadSizes
 from khop.sampler.pyg.random_walks import torch_threads
 from khop.typing import NodeType, Pad, Transform, WorkerType
 
@@ -217,15 +219,30 @@ class EpochLoader(StatefulLoader):
             # A user's own sampler may name seeds that depend on the time of the request.
             is_pure = isinstance(way, NativeWay) and not self._has_user_sampler
             drawn = drawn_beside(way.draw, batches, is_pure and torch_threads() > 1)
-            return MadeBatches(map(way.join, drawn), drawn.close, self._finish, False, epoch)
+            made = chain(map(way.join, drawn), self._last_checks())
+            return MadeBatches(made, drawn.close, self._finish, False, epoch)
         work = self.num_workers, self.num_workers * (self.prefetch_factor or 2), self.timeout
         # More threads than one take turns: while one waits for a batch, another launches the next.
         begin = way.begin if self.num_workers == 1 and way.begins else None
         if way.joins_here:
             drawing = BackgroundIterator(way.draw, batches, *work, begin)
-            return MadeBatches(map(way.join, drawing), drawing.close, self._finish, False, epoch)
+            made = chain(map(way.join, drawing), self._last_checks())
+            return MadeBatches(made, drawing.close, self._finish, False, epoch)
         threads = BackgroundIterator(way.make, batches, *work, begin)
-        return MadeBatches(threads, threads.close, self._finish, True, epoch)
+        made = chain(threads, self._last_checks())
+        return MadeBatches(made, threads.close, self._finish, True, epoch)
+
+    def _last_checks(self) -> Iterator[Any]:
+        """Raise ValueError if a padded batch of the epoch did not fit. Yields nothing."""
+        if self._device_joiner is not None and self._padder is not None:
+            self._sampler.check_all()
+        yield from ()
+
+    def _sizes_on_device(self) -> PadSizes | None:
+        """Return sizes to which a device pads batches while it draws them, or None."""
+        if self._padder is None:
+            return None
+        return self._padder.sizes_for(self._sampler.spec.num_hops)
 
     def _check_resumable(self) -> None:
         if self._in_processes and not getattr(self, "in_order", True):
@@ -301,7 +318,9 @@ class EpochLoader(StatefulLoader):
         if (padder := self._padder) is None:
             batch: Any = join(self.data, drawn)
         else:
-            drawn, shape = padder.pad(drawn)
+            shape: Any = drawn.padding
+            if shape is None:
+                drawn, shape = padder.pad(drawn)
             batch = join(self.data, drawn, shape)
             padder.add_masks(batch, shape)
         self._annotate(batch, metadata)

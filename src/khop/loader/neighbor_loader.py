@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
@@ -23,6 +23,7 @@ from khop.loader.arguments import (
     refuse_settled,
 )
 from khop.loader.base import EpochLoader
+from khop.loader.batches.captured import CapturedSteps, record_by_torch
 from khop.loader.batches.collate import annotate_seeds
 from khop.loader.inputs import checked_nodes, checked_times, checked_values, split_nodes
 from khop.loader.iteration.epochs import KeyedBatch
@@ -204,6 +205,40 @@ class NeighborLoader(EpochLoader, torch_geometric.loader.NeighborLoader):  # typ
             sampler.seed_set(self.input_data)  # raises errors now, not in the first batch
         self._set_up(num_seeds, seed, stream, worker_type, kwargs, pad)
 
+    def capture(self, function: Callable[[Any], Any], warm_up: int = 3) -> CapturedSteps:
+        """Make a training step a CUDA graph, from the draw of its batch to the optimiser.
+
+        For each batch, one launch draws it, gathers its attributes and calls `function`. The host
+        waits for nothing. Needs `device='cuda'`, `DeviceOptions(cuda_graph='step')`, `pad` with a
+        size for each hop and batches of one size (`drop_last=True`). Batches have no `input_id` and
+        no `seed_time`. Attributes of the graph must be dense tensors or arrays.
+
+        Args:
+            function: the step: takes a batch and returns tensors. What it does on the GPU is
+                recorded once. See `torch.cuda.graph` for what may be recorded.
+            warm_up: number of batches for which `function` runs before it is recorded, which
+                train as all others do.
+
+        Returns:
+            An iterable over the results of `function`, one per batch. Each iteration is an epoch.
+            A result is overwritten by the next one.
+
+        Raises:
+            ValueError: the batches have no fixed shape, or another argument contradicts. While
+                iterating: a batch was larger than `pad`'s sizes. Its step has seen padding alone.
+
+        Example:
+            >>> from khop.loader import DeviceOptions, NeighborLoader
+            >>> pad = {"nodes": [8, 8], "edges": [8]}
+            >>> options = {"device": "emulated", "device_options": DeviceOptions(cuda_graph="step")}
+            >>> loader = NeighborLoader(data, [2], batch_size=3, pad=pad, **options)
+            >>> [int(count) for count in loader.capture(lambda batch: batch.pad_edge_mask.sum())]
+            [6, 6]
+        """
+        device = getattr(self.node_sampler, "device", None)
+        on_gpu = device is not None and device.stream is not None
+        return CapturedSteps(self, function, warm_up, record_by_torch if on_gpu else None)
+
     @property
     def _sampler(self) -> Any:
         return self.node_sampler
@@ -223,7 +258,8 @@ class NeighborLoader(EpochLoader, torch_geometric.loader.NeighborLoader):  # typ
 
     def _begin_planned(self, positions: KeyedBatch) -> tuple[Begun, Any]:
         seeds, metadata = self._inputs.take(positions.positions)
-        return self.node_sampler.begin_nodes([seeds], positions.key), metadata
+        sizes = self._sizes_on_device()
+        return self.node_sampler.begin_nodes([seeds], positions.key, sizes), metadata
 
     @property
     def _padded_seeds(self) -> NodeType | None:

@@ -140,7 +140,20 @@ struct cudaPointerAttributes {
 struct cudaIpcMemHandle_t {
   char reserved[64];
 };
-struct cudaLaunchAttribute;
+enum cudaLaunchAttributeID { cudaLaunchAttributeProgrammaticStreamSerialization = 6 };
+union cudaLaunchAttributeValue {
+  char pad[64];
+  int programmaticStreamSerializationAllowed;
+};
+struct cudaLaunchAttribute {
+  cudaLaunchAttributeID id;
+  char pad[4];
+  cudaLaunchAttributeValue val;
+};
+struct cudaFuncAttributes {
+  int ptxVersion;  // 90: compiled for capability 9.0
+  int binaryVersion;
+};
 struct cudaLaunchConfig_t {
   dim3 gridDim;
   dim3 blockDim;
@@ -167,6 +180,7 @@ cudaError_t cudaSetDevice(int device);
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int device);
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device);
 cudaError_t cudaDeviceSynchronize();
+cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, void (*kernel)());
 cudaError_t cudaDeviceCanAccessPeer(int* can, int device, int peer);
 cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned flags);
 cudaError_t cudaDeviceGetDefaultMemPool(cudaMemPool_t* pool, int device);
@@ -221,6 +235,10 @@ namespace fake_cuda {
 // Of the block that runs: determines an order of its threads.
 inline thread_local uint64_t block_seed = 0;
 
+// Of the thread of a kernel that runs; code for older GPUs does not wait (the option "ptx").
+inline thread_local bool has_waited = false;
+inline thread_local bool code_waits = true;
+
 // A kernel with the arguments of its launch.
 class Kernel {
  public:
@@ -253,6 +271,12 @@ cudaError_t launch_algorithm(const char* name, cudaStream_t stream,
                              std::shared_ptr<const Kernel> work);
 
 }  // namespace fake_cuda
+
+inline void cudaGridDependencySynchronize() {
+  if (fake_cuda::code_waits) fake_cuda::has_waited = true;
+}
+// The next kernel may begin: nothing of it runs here before this one has ended.
+inline void cudaTriggerProgrammaticLaunchCompletion() {}
 
 template <class... Args, class... Given>
 cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(Args...),

@@ -41,6 +41,7 @@ struct Needs {
   int64_t edges;
   int64_t candidates;
   int64_t scratch;
+  int64_t unfit;  // a batch that is padded does not fit the sizes of its sections
 
   KHOP_HD static void note(int64_t& most, int64_t needed) {
     if (needed > most) most = needed;

@@ -17,6 +17,7 @@
 #include "khop/device/steps/batch_view.hpp"
 #include "khop/device/steps/pick_rows.hpp"
 #include "khop/device/steps/write_ahead.hpp"
+#include "khop/device/steps/write_padded.hpp"
 
 namespace khop::device {
 
@@ -153,7 +154,8 @@ struct EndHop {
   HopRecord* records;  // of this hop, by edge type
   int64_t* sizes;      // of this hop, by node type
   PlanRows next;
-  PlanWrite write;  // after the last hop
+  PlanWrite write;     // after the last hop
+  PaddedBatch padded;  // the same, for a batch that is padded
   BlockWords* words;
 
   KHOP_HD void operator()(const Block& block, Shared& shared) const {
@@ -183,6 +185,9 @@ struct EndHop {
     block.each([&](int t) {
       if (t == 0) next.add_up();
     });
+    if (padded.target != nullptr) {
+      for_each(padded.num_sections(), [&](int64_t k) { padded.check(k); });
+    }
     if (write.target == nullptr) return;
     for_each(write.num_parts(), [&](int64_t k) { write.count(k); });
     block.each([&](int t) {

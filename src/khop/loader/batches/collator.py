@@ -23,7 +23,7 @@ from khop.data import Feature, RowStore
 from khop.loader.batches.collate import copy_with, hetero_data_around, is_plain, to_tensor
 from khop.loader.batches.padding import blank
 from khop.loader.batches.shapes import Sections, Shape
-from khop.sampler.pyg.output import SampledSubgraph
+from khop.sampler.pyg.output import Masks, SampledSubgraph
 from khop.typing import Array, EdgeType, NodeType
 
 Owner = NodeType | EdgeType | None
@@ -50,10 +50,13 @@ class Collator:
         """Drop the plans, since the graph's tensors may have been changed in place."""
         self._plans.clear()
 
-    def join_data(self, data: Data, drawn: SampledSubgraph, shape: Shape | None = None) -> Data:
+    def join_data(
+        self, data: Data, drawn: SampledSubgraph, shape: Shape | Masks | None = None
+    ) -> Data:
         """Make a batch of a homogeneous graph: the attributes of the sampled nodes and edges.
 
-        `shape` says which nodes and edges are padding. If None, there is no padding.
+        `shape` says which nodes and edges are padding, by sections or masks. If None, there is no
+        padding.
         """
         nodes, edges = (None, None) if shape is None else (shape.nodes[0], shape.edges[0])
         plan = self._plan(data, data._store, None)
@@ -68,7 +71,7 @@ class Collator:
         return copy_with(data, mapping)
 
     def join_hetero_data(
-        self, data: HeteroData, drawn: SampledSubgraph, shape: Shape | None = None
+        self, data: HeteroData, drawn: SampledSubgraph, shape: Shape | Masks | None = None
     ) -> HeteroData:
         """Make a batch of a heterogeneous graph, with every node and edge type, also empty ones.
 
@@ -123,6 +126,10 @@ class Collator:
 
     def use(self, value: Any) -> None:
         """Wait, if needed, until torch may read this value of the graph. Only a GPU needs this."""
+
+    def blank(self, rows: Any, sections: Sections | Tensor, dim: int) -> None:
+        """Set the padding of an attribute's rows to zero. `dim` counts nodes or edges."""
+        blank(rows, sections, dim)
 
     def gather(self, feature: Any, index: Any) -> Tensor:
         """Return rows of a feature. Their memory is reused after the returned tensor is freed."""
@@ -187,7 +194,7 @@ class StorePlan:
         return all(t.data_ptr() == at and not t.requires_grad for t, at in self._gathered)
 
     def put_nodes(
-        self, mapping: dict[str, Any], node: Tensor, sections: Sections | None = None
+        self, mapping: dict[str, Any], node: Tensor, sections: Sections | Tensor | None = None
     ) -> None:
         """Set the attributes of a batch's nodes in `mapping`, a copy of `template`.
 
@@ -207,7 +214,7 @@ class StorePlan:
         edge_index: Tensor,
         edge: Tensor | None,
         size: tuple[int, int],
-        sections: Sections | None = None,
+        sections: Sections | Tensor | None = None,
     ) -> None:
         """Set the attributes of a batch's edges in `mapping`, a new store for the batch.
 
@@ -271,7 +278,7 @@ class _Rows:
                 f"is {received}, or keep it outside of the graph"
             )
 
-    def take(self, index: Tensor, ids: Any, sections: Sections | None = None) -> Any:
+    def take(self, index: Tensor, ids: Any, sections: Sections | Tensor | None = None) -> Any:
         """Return the rows at `index`, with zeros in the padding of `sections`.
 
         `ids` is the same index in the form of `Collator.ids`.
@@ -282,7 +289,7 @@ class _Rows:
         """
         rows = self._taken(index, ids)
         if sections is not None:
-            blank(rows, sections, self._dim)
+            self._joiner.blank(rows, sections, self._dim)
         return rows
 
     def _taken(self, index: Tensor, ids: Any) -> Any:

@@ -47,13 +47,13 @@ class OnDevice(NamedTuple):
 class DeviceJoiner(Collator):
     """Joiner that gathers attributes on a GPU, on another CUDA stream than the sampler's.
 
-    `name` is the device's name. `hotness` returns the probability that a batch needs each node. It
-    is called at most once.
+    `device` is the device's name, or the device that draws. `hotness` returns the probability that
+    a batch needs each node. It is called at most once.
     """
 
-    def __init__(self, name: Any, options: DeviceOptions, hotness: Callable[[], Hotness]) -> None:
+    def __init__(self, device: Any, options: DeviceOptions, hotness: Callable[[], Hotness]) -> None:
         super().__init__(num_threads=1)
-        self.device = TorchDevice(name)
+        self.device = device if isinstance(device, TorchDevice) else TorchDevice(device)
         self._options = options
         self._compute_hotness = hotness
         self._hotness = options.hotness
@@ -138,6 +138,21 @@ class DeviceJoiner(Collator):
         out = self.device.empty((len(index), *feature.row_shape), dtype)
         feature.gather(index, out, wait=False)
         return out
+
+    def blank(self, rows: Any, sections: Any, dim: int) -> None:
+        """Set the padding of an attribute's rows to zero: by a kernel, if the rows are here."""
+        is_here = (
+            isinstance(sections, Tensor)
+            and isinstance(rows, Tensor)
+            and rows.device == self.device.torch_device
+            and rows.is_contiguous()
+        )
+        if dim == 0 and is_here and len(rows):
+            size = rows.nbytes // len(rows)
+            native = self.device.native
+            native.blank_rows(rows.data_ptr(), size, sections.data_ptr(), len(rows))
+        else:
+            super().blank(rows, sections, dim)
 
     def ids(self, index: Tensor) -> Any:
         """Return node or edge ids in the form that `gather` takes."""

@@ -18,7 +18,8 @@ from torch import Tensor
 from khop.channel.pool import BufferPool
 from khop.loader.batches.collate import put
 from khop.loader.batches.shapes import Counts, Sections, Shape, Shapes
-from khop.sampler.pyg.output import SampledSubgraph
+from khop.sampler.pyg.output import Masks, SampledSubgraph
+from khop.sampler.pyg.padded import PadSizes
 from khop.typing import Array, EdgeType, NodeType, Pad
 
 TRIALS = 32
@@ -84,6 +85,11 @@ class Padder:
             counts = [_counts_of(d) for d in trials if isinstance(d, SampledSubgraph)]
             self.shapes.begin(counts)
 
+    def sizes_for(self, num_hops: int) -> PadSizes | None:
+        """Return sizes that a device can pad to while it draws, or None. See `Shapes.sections`."""
+        sections = self.shapes.sections(num_hops)
+        return None if sections is None else PadSizes(*sections, not self.shapes.is_auto)
+
     def pad(self, drawn: SampledSubgraph) -> tuple[SampledSubgraph, Shape]:
         """Return a subgraph with padding, and its sections. Padded nodes and edges have id 0."""
         hops, edge_hops = drawn.nodes_per_hop, drawn.edges_per_hop
@@ -139,14 +145,21 @@ class Padder:
         self.add_masks(batch, shape)
         return batch
 
-    def add_masks(self, batch: Any, shape: Shape) -> None:
-        """Add PyG's masks of padding: `pad_node_mask` and `pad_edge_mask`, False for padding."""
-        for types, name, of in (
-            (self._node_types, "pad_node_mask", shape.nodes),
-            (self._edge_types, "pad_edge_mask", shape.edges),
-        ):
+    def add_masks(self, batch: Any, shape: Shape | Masks) -> None:
+        """Add PyG's masks of padding: `pad_node_mask` and `pad_edge_mask`, False for padding.
+
+        `shape` has the sections from which they are made, or the masks of a device.
+        """
+        masks: list[tuple[list[Any], str, list[Any]]] = [
+            (self._node_types, "pad_node_mask", [*shape.nodes]),
+            (self._edge_types, "pad_edge_mask", [*shape.edges]),
+        ]
+        for types, name, of in masks:
             for store, sections in zip(_stores(batch, types), of, strict=True):
-                like = store["n_id" if of is shape.nodes else "edge_index"]
+                if isinstance(sections, Tensor):
+                    put(store, name, sections)
+                    continue
+                like = store["n_id" if name == "pad_node_mask" else "edge_index"]
                 mask = np.ones(sections.num_rows, np.bool_)
                 blank(mask, sections)
                 put(store, name, torch.from_numpy(mask).to(like.device))
@@ -241,8 +254,14 @@ def _raw(rows: Tensor) -> Any:
     return rows if dtype is None else rows.view(dtype).numpy()
 
 
-def blank(rows: Any, sections: Sections, dim: int = 0) -> None:
-    """Set the padding of an attribute's rows to zero."""
+def blank(rows: Any, sections: Sections | Tensor, dim: int = 0) -> None:
+    """Set the padding of an attribute's rows to zero. A tensor is a mask: False for padding."""
+    if isinstance(sections, Tensor):
+        if isinstance(rows, Tensor) and rows.layout is torch.strided:
+            shape = [1] * rows.dim()
+            shape[dim] = -1
+            rows.masked_fill_(~sections.to(rows.device).view(shape), 0)
+        return
     if isinstance(rows, Tensor) and rows.layout is torch.strided:
         rows = _raw(rows)
     if isinstance(rows, np.ndarray | Tensor):

@@ -121,6 +121,20 @@ class Shapes:
             for name, types, sizes in names
         }
 
+    def sections(self, num_hops: int) -> Counts | None:
+        """Return the size of each section, if they do not depend on the batch. Else None.
+
+        A total does: it pads the last section. So do sizes that are not known yet, or are for
+        another number of hops.
+        """
+        known = self._sizes
+        if known is None:
+            return None
+        for sizes, count in zip(known, (num_hops + 1, num_hops), strict=True):
+            if any(isinstance(of, int) or len(of) != count for of in sizes):
+                return None
+        return known
+
     def begin(self, trials: Sequence[Counts]) -> None:
         """Choose sizes for batches like `trials`. With fewer than 8 trials, do nothing."""
         if len(trials) >= _LEAST_TRIALS:

@@ -174,6 +174,8 @@ class NativeWay(Way):
     def _drawn(
         self, batch: KeyedBatch | BegunBatch
     ) -> tuple[SampledSubgraph, Any, tuple[int, int]]:
+        if self.begins and not isinstance(batch, BegunBatch):
+            batch = self.begin(batch)
         if isinstance(batch, BegunBatch):
             drawn, metadata = batch.drawing.finish(), batch.metadata
         else:

@@ -64,7 +64,7 @@ class DeviceEngine(Engine):
         self._device = device
         self._graphs, self._flag = graphs, cuda_graph
         relations = range(len(view.relations))
-        self._plan = _native.DevicePlan(
+        self._common = (
             device,
             graphs,
             self.hops,
@@ -73,18 +73,55 @@ class DeviceEngine(Engine):
             [spec.records_edge(r) for r in relations],
             backward,
         )
+        self._plan = _native.DevicePlan(*self._common)
         # What is added to a drawn batch changes its size.
         self._new_block = new_block if spec.subgraph_type == "directional" else None
 
-    def sample_local(
-        self, seeds: Sequence[SeedSet], run_key: int, batch: int, exclude: Sequence[Exclusion] = ()
-    ) -> Any:
-        """Begin to draw a batch, and return its subgraph. See `Engine.sample_local`."""
+    @property
+    def pads(self) -> bool:
+        """True if batches can be padded as they are written."""
+        backward = self._common[-1]
+        return self._new_block is not None and self.spec.num_hops > 0 and not backward
+
+    def padded_plan(
+        self, nodes: list[list[int]], edges: list[list[int]], leaves_room: bool
+    ) -> _native.DevicePlan:
+        """Return a plan of batches that are padded, if `pads`.
+
+        Args:
+            nodes: for each node type, rows of the seeds and of each hop.
+            edges: for each edge type, rows of each hop.
+            leaves_room: a batch that fills the rows of a hop does not fit.
+        """
+        padding = nodes, edges, leaves_room, self.spec.disjoint
+        return _native.DevicePlan(*self._common, padding)
+
+    def idle_subgraph(self) -> _native.DeviceSubgraph:
+        """Return a subgraph that no batch uses, to be given back with `release`."""
         try:  # two threads may see the same idle one
-            subgraph = self._idle.pop()
+            subgraph: _native.DeviceSubgraph = self._idle.pop()
         except IndexError:
             subgraph = self._new_subgraph()
-        plan, spec = self._plan, self.spec
+        return subgraph
+
+    def check_all(self) -> None:
+        """Wait for the batches that were left unchecked. Raises ValueError if one did not fit."""
+        for subgraph in [*self._idle]:
+            subgraph.check_all()
+
+    def sample_local(
+        self,
+        seeds: Sequence[SeedSet],
+        run_key: int,
+        batch: int,
+        exclude: Sequence[Exclusion] = (),
+        plan: _native.DevicePlan | None = None,
+    ) -> Any:
+        """Begin to draw a batch, and return its subgraph. See `Engine.sample_local`.
+
+        `plan` is from `padded_plan`. If None, the batch is not padded.
+        """
+        subgraph, plan, spec = self.idle_subgraph(), plan or self._plan, self.spec
         words = 0 if self._new_block is None else plan.block_words
         block, address = self._new_block(words) if words else (None, 0)  # type: ignore[misc]
         subgraph.draw(plan, seeds, run_key, batch, exclude, block, address, words)

@@ -14,7 +14,7 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 import torch_geometric.typing
@@ -30,6 +30,7 @@ from khop.sampler.device.collect import EdgeNames
 from khop.sampler.device.engine import DeviceEngine
 from khop.sampler.drawing.link import Links, LinkSampler, LinkSeeds
 from khop.sampler.pyg.output import SampledSubgraph, SubgraphSampler, number_by_link
+from khop.sampler.pyg.padded import PaddedLayout, PadSizes
 from khop.sampler.pyg.streams import STREAMS
 from khop.sampler.requests import SeedSet
 from khop.sampler.spec import SamplingSpec
@@ -53,8 +54,9 @@ class DeviceOptions:
         budget: in place of `split_ratio`, bytes of device memory per attribute, or a text: '2GB'.
         hotness: probability that a batch needs each node, [num_nodes] or {node type: [num_nodes]}.
             If None, `NeighborSampler.sample_prob` of the loader's seeds.
-        cuda_graph: record the kernels of a batch once and launch them together for later batches:
-            for fixed fan-outs and small batches.
+        cuda_graph: True records the kernels of a batch once and launches them together for later
+            batches: for fixed fan-outs and small batches. 'step' records them with the training
+            step, see `NeighborLoader.capture`.
         group: 'node': with feature_mode 'CUDA', rows in device memory are stored once for all GPUs
             of a machine, one GPU per trainer of the job. With `budget` the hottest are on each.
             All trainers take their first batch together. If None, each GPU has its own rows.
@@ -73,10 +75,12 @@ class DeviceOptions:
     split_ratio: float | None = None
     budget: int | str | None = None
     hotness: ArrayLike | Mapping[NodeType, ArrayLike] | None = None
-    cuda_graph: bool = False
+    cuda_graph: bool | Literal["step"] = False
     group: str | None = None
 
     def __post_init__(self) -> None:
+        if self.cuda_graph not in (False, True, "step"):
+            raise ValueError(f"cuda_graph must be False, True or 'step' (got {self.cuda_graph!r})")
         for name, modes in (("graph_mode", _GRAPH_MODES), ("feature_mode", _FEATURE_MODES)):
             if getattr(self, name) not in modes:
                 raise ValueError(f"{name} must be one of {modes} (got {getattr(self, name)!r})")
@@ -134,6 +138,21 @@ class TorchDevice:
     def scope(self) -> AbstractContextManager[None]:
         """Return a context in which torch works on the device's stream."""
         return contextlib.nullcontext() if self._stream is None else on_stream(self._stream)
+
+    @property
+    def stream(self) -> torch.cuda.Stream | None:
+        """The device's stream. None for an emulated device."""
+        return self._stream
+
+    def wait_for_user(self) -> None:
+        """Make the device's stream wait for torch's current one."""
+        if self._stream is not None:
+            self._stream.wait_stream(torch.cuda.current_stream(self.torch_device))
+
+    def let_user_wait(self) -> None:
+        """Make torch's current stream wait for the device's."""
+        if self._stream is not None:
+            torch.cuda.current_stream(self.torch_device).wait_stream(self._stream)
 
     def mark(self) -> torch.cuda.Event | None:
         """Record an event on the device's stream, after all work submitted so far, and return it.
@@ -248,12 +267,14 @@ class Begun(NamedTuple):
         subgraph: the batch.
         written: event after which the batch is complete. None for an emulated device.
         seeds: the seeds of a batch of links.
+        layout: the layout of a batch that is padded.
     """
 
     drawer: DeviceDrawer
     subgraph: _native.DeviceSubgraph
     written: torch.cuda.Event | None
     seeds: LinkSeeds | None = None
+    layout: PaddedLayout | None = None
 
     def finish(self) -> SampledSubgraph:
         """Wait for the batch's sizes, and return it. Others may be launched meanwhile."""
@@ -292,16 +313,43 @@ class DeviceDrawer(SubgraphSampler):
         )
         self._has_ids = [spec.records_edge(r) for r in range(len(graph.edge_types))]
         self._names = names  # memory that the engine's plan refers to
+        self._padded: PaddedLayout | None = None
 
     def draw_nodes(self, seeds: Sequence[SeedSet], run_key: int, batch: int) -> SampledSubgraph:
         """Draw the neighbourhood of seeds. Event `written` of the result marks its completion."""
         return self.finish(self.begin_nodes(seeds, run_key, batch))
 
-    def begin_nodes(self, seeds: Sequence[SeedSet], run_key: int, batch: int) -> Begun:
-        """Launch the draw of a batch for `finish`, without a wait. Several may be launched."""
+    def begin_nodes(
+        self, seeds: Sequence[SeedSet], run_key: int, batch: int, pad: PadSizes | None = None
+    ) -> Begun:
+        """Launch the draw of a batch for `finish`, without a wait. Several may be launched.
+
+        The device pads the batch to the sizes of `pad`. If None, or where it cannot, there is no
+        padding.
+        """
         device = self._device
         with device.lock, device.scope():
-            return Begun(self, self._engine.sample_local(seeds, run_key, batch), device.event())
+            layout = self.padded(pad)
+            plan = None if layout is None else layout.plan
+            subgraph = self._engine.sample_local(seeds, run_key, batch, (), plan)
+            return Begun(self, subgraph, device.event(), None, layout)
+
+    def padded(self, sizes: PadSizes | None) -> PaddedLayout | None:
+        """Return the layout of batches that the device pads to these sizes. None if it cannot."""
+        if sizes is None or not self._engine.pads:
+            return None
+        if self._padded is None or self._padded.sizes != sizes:
+            plan = self._engine.padded_plan(sizes.nodes, sizes.edges, not sizes.is_fixed)
+            self._padded = PaddedLayout(plan, sizes, self._has_ids, self.spec.disjoint)
+        return self._padded
+
+    def new_subgraph(self) -> _native.DeviceSubgraph:
+        """Return a subgraph for one user, with memory of its own."""
+        return self._engine.idle_subgraph()
+
+    def check_all(self) -> None:
+        """Wait for all padded batches. Raises ValueError if one did not fit its padding."""
+        self._engine.check_all()
 
     def draw_links(
         self, sampler: LinkSampler, links: Links, run_key: int, batch: int
@@ -321,9 +369,14 @@ class DeviceDrawer(SubgraphSampler):
 
     def finish(self, begun: Begun) -> SampledSubgraph:
         """Wait for a batch's sizes, and return the batch. Others may be launched meanwhile."""
-        _, subgraph, written, seeds = begun
+        _, subgraph, written, seeds, padded = begun
         block = subgraph.take_block()
-        if subgraph.settle():
+        if padded is not None:
+            if (padded.sizes.is_fixed and subgraph.leave_unchecked()) or subgraph.settle():
+                self._engine.release(subgraph)
+                return padded.parts_of(block, written)
+            block, written, layout = self._written_late(subgraph)
+        elif subgraph.settle():
             layout = subgraph.layout()
         else:
             block, written, layout = self._written_late(subgraph)

@@ -37,6 +37,7 @@ from khop.sampler.pyg.device import (
 from khop.sampler.pyg.draw_scope import BatchKey
 from khop.sampler.pyg.links import negative_weights
 from khop.sampler.pyg.output import SampledSubgraph, SubgraphSampler
+from khop.sampler.pyg.padded import PadSizes
 from khop.sampler.pyg.source import graph_of
 from khop.sampler.requests import SeedSet
 from khop.sampler.spec import SamplingOptions
@@ -170,22 +171,35 @@ class NeighborSampler(PygSampler):
         run, batch = self._key(key)
         return self._drawer.draw_nodes(seeds, run, batch)
 
-    def begin_nodes(self, seeds: Sequence[SeedSet], key: BatchKey) -> Begun:
-        """Launch on the device what `draw_nodes` draws, without a wait.
+    def begin_nodes(
+        self, seeds: Sequence[SeedSet], key: BatchKey, pad: PadSizes | None = None
+    ) -> Begun:
+        """Launch on the device what `draw_nodes` draws, without a wait, padded to these sizes.
 
         :meta private:
         """
-        return self._device_drawer.begin_nodes(seeds, *key)
+        return self.device_drawer.begin_nodes(seeds, *key, pad)
 
     def begin_links(self, sampler: LinkSampler, links: Links, key: BatchKey) -> Begun:
         """Launch on the device what `draw_links` draws.
 
         :meta private:
         """
-        return self._device_drawer.begin_links(sampler, links, *key)
+        return self.device_drawer.begin_links(sampler, links, *key)
+
+    def check_all(self) -> None:
+        """Wait for padded batches on the device. Raises ValueError if one did not fit its padding.
+
+        :meta private:
+        """
+        self.device_drawer.check_all()
 
     @property
-    def _device_drawer(self) -> DeviceDrawer:
+    def device_drawer(self) -> DeviceDrawer:
+        """The drawer of a sampler with a device.
+
+        :meta private:
+        """
         assert isinstance(self._drawer, DeviceDrawer)
         return self._drawer
 
@@ -245,7 +259,7 @@ class NeighborSampler(PygSampler):
             self._device,
             self._device_graphs,
             self._edge_names,
-            options.cuda_graph,
+            bool(options.cuda_graph),
         )
 
     def _times_of(self, node_type: NodeType, seeds: Int64Array) -> Int64Array | None:

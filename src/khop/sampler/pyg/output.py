@@ -30,6 +30,18 @@ _K = TypeVar("_K")
 _V = TypeVar("_V")
 
 
+class Masks(NamedTuple):
+    """Masks of a padded subgraph: False for padding. An entry for each node or edge type.
+
+    Attributes:
+        nodes: [num_nodes] bool each.
+        edges: [num_edges] bool each.
+    """
+
+    nodes: list[Tensor]
+    edges: list[Tensor]
+
+
 class SampledSubgraph(NamedTuple):
     """A batch's subgraph as tensors, before it is converted to PyG's form.
 
@@ -48,6 +60,7 @@ class SampledSubgraph(NamedTuple):
             batch: 'layer_wise'.
         written: event after which a device has written the tensors, for
             `khop.sampler.pyg.device.wait_and_record_stream`. If None, they are written.
+        padding: masks of a subgraph that a device has padded. If None, it has no padding.
     """
 
     nodes: list[Tensor]
@@ -58,6 +71,7 @@ class SampledSubgraph(NamedTuple):
     edges_per_hop: list[list[int]] | None
     values: Mapping[str, Any] = MappingProxyType({})
     written: torch.cuda.Event | None = None
+    padding: Masks | None = None
 
 
 class OutputMetadata(tuple[Any, ...]):
