@@ -11,10 +11,13 @@ from train import train
 
 parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("--num-workers", type=int, default=2)
+parser.add_argument("--cpus", type=float, default=7, help="of each trainer")
 parser.add_argument("words", nargs="*", help="arguments of train.py")
 args = parser.parse_args()
 TorchTrainer(
     lambda config: train(config["words"]),
     train_loop_config={"words": args.words},
-    scaling_config=ScalingConfig(num_workers=args.num_workers, resources_per_worker={"CPU": 7}),
+    scaling_config=ScalingConfig(
+        num_workers=args.num_workers, resources_per_worker={"CPU": args.cpus}
+    ),
 ).fit()

@@ -1,6 +1,6 @@
 """Manifests and images for Kubernetes: their structure, their commands, and the script in them.
 
-Schemas of Kubernetes and of the operators are not at hand here. They were applied by hand.
+`scripts/cluster_check kubernetes` applies the schemas, and carries the Dockerfiles out.
 """
 
 import re
@@ -14,10 +14,10 @@ import pytest
 from khop.cli.main import parser_of_all
 from support import processes
 from support.cluster import jobs
+from support.cluster_check.images import FOLDER, instructions
 
 yaml = pytest.importorskip("yaml")
 
-FOLDER = Path(__file__).parents[2] / "examples" / "k8s"
 MANIFESTS = sorted(FOLDER.glob("*.yaml"))
 IMAGES = {"REGISTRY/khop-train": "Dockerfile", "REGISTRY/khop-serve": "Dockerfile.server"}
 
@@ -153,12 +153,6 @@ def test_services_find_their_pods():
         else:
             assert spec["selector"] == job["spec"]["template"]["metadata"]["labels"]
             assert job["spec"]["serviceName"] == service["metadata"]["name"]
-
-
-def instructions(name):
-    """(instruction, rest) of a Dockerfile."""
-    text = re.sub(r"^#.*\n", "", (FOLDER / name).read_text(), flags=re.M).replace("\\\n", " ")
-    return [line.split(maxsplit=1) for line in text.splitlines() if line.strip()]
 
 
 @pytest.mark.parametrize("name", IMAGES.values())

@@ -134,6 +134,7 @@ class Cable:
             other.
         is_cut: if True, nothing arrives.
         cut_off: indices of devices from and to which nothing arrives.
+        longest: bytes of the longest packet that arrives.
         carried: bytes that have arrived.
 
     Args:
@@ -150,6 +151,7 @@ class Cable:
         self.rate = math.inf
         self.is_cut = False
         self.cut_off: frozenset[int] = frozenset()
+        self.longest = 1 << 16
         self.carried = 0
         self._wake, self._waker = os.pipe()
         self._thread = threading.Thread(target=self._run, name="cable", daemon=True)
@@ -162,9 +164,10 @@ class Cable:
         is_cut: bool = False,
         rate: float = math.inf,
         cut_off: Collection[int] = (),
+        longest: int = 1 << 16,
     ) -> None:
-        """Change `delay`, `is_cut` and `cut_off`, also for packets in flight, and `rate`."""
-        self.delay, self.is_cut, self.rate = delay, is_cut, rate
+        """Change `delay`, `is_cut` and `cut_off`, also for packets in flight, and the others."""
+        self.delay, self.is_cut, self.rate, self.longest = delay, is_cut, rate, longest
         self.cut_off = frozenset(cut_off)
         self._sent, self._received = [0.0] * len(self._ends), [0.0] * len(self._ends)
         os.write(self._waker, b".")
@@ -192,7 +195,7 @@ class Cable:
         target = packet[19] - 1 if len(packet) >= 20 and packet[0] >> 4 == 4 else -1
         if not 0 <= target < len(self._ends) or self.is_cut or {source, target} & self.cut_off:
             return
-        if len(self._held[target]) < _MAX_HELD:
+        if len(packet) <= self.longest and len(self._held[target]) < _MAX_HELD:
             seconds = len(packet) / self.rate
             begun = max(time.monotonic(), self._sent[source])
             self._sent[source] = begun + seconds

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import hashlib
 import os
 import platform
@@ -11,6 +12,7 @@ import random
 import select
 import socket
 import sys
+import termios
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,6 +20,7 @@ from typing import Any
 
 _REACH_SECONDS = 5.0
 _PORTS = 10_000, 30_000
+_PROBE_BYTES = 32 << 10
 
 
 def check(request: Mapping[str, Any]) -> dict[str, Any]:
@@ -108,9 +111,13 @@ def listen() -> socket.socket:
 
 
 def reach(targets: Sequence[tuple[str, int]]) -> dict[int, str]:
-    """Connect to all (address, port). Return {index: reason} of connections that fail."""
+    """Connect to all (address, port), and send some packets. Return {index: reason} of failures.
+
+    A network that drops large packets lets connections be made, and later hangs.
+    """
     failed: dict[int, str] = {}
     waiting: dict[int, tuple[int, socket.socket]] = {}
+    sent: dict[int, socket.socket] = {}
     poller = select.poll()
     for index, (address, port) in enumerate(targets):
         try:
@@ -119,20 +126,38 @@ def reach(targets: Sequence[tuple[str, int]]) -> dict[int, str]:
             connection.setblocking(False)
             with contextlib.suppress(BlockingIOError):
                 connection.connect(target)
-        except OSError as error:
+        except (OSError, UnicodeError) as error:
             failed[index] = str(error)
             continue
         waiting[connection.fileno()] = index, connection
         poller.register(connection, select.POLLOUT)
     end = time.monotonic() + _REACH_SECONDS
-    while waiting and time.monotonic() < end:
-        for descriptor, _ in poller.poll(100):
+    while (waiting or sent) and time.monotonic() < end:
+        for descriptor, _ in poller.poll(20):
             index, connection = waiting.pop(descriptor)
             poller.unregister(descriptor)
-            if code := connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
-                failed[index] = os.strerror(code)
-            connection.close()
+            try:
+                if code := connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+                    raise OSError(code, os.strerror(code))
+                connection.send(bytes(_PROBE_BYTES))  # the other system takes them
+                sent[index] = connection
+            except OSError as error:
+                failed[index] = str(error.strerror)
+                connection.close()
+        for index in [i for i, connection in sent.items() if _unacknowledged(connection) == 0]:
+            sent.pop(index).close()
     for index, connection in waiting.values():
         failed[index] = f"no answer in {_REACH_SECONDS:.0f} s"
         connection.close()
+    for index, connection in sent.items():
+        failed[index] = (
+            f"it connects, but {_PROBE_BYTES} bytes do not arrive in {_REACH_SECONDS:.0f} s: the "
+            "network may drop large packets (MTU)"
+        )
+        connection.close()
     return failed
+
+
+def _unacknowledged(connection: socket.socket) -> int:
+    """Return the number of bytes that the other system has not acknowledged."""
+    return int.from_bytes(fcntl.ioctl(connection, termios.TIOCOUTQ, bytes(4)), sys.byteorder)

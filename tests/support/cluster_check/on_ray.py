@@ -2,11 +2,13 @@
 
 The example runs twice: as it is, and with the node of a graph server killed after the first epoch.
 Ray restarts the server on the other node. Losses of all epochs must be the same, to six digits. The
-second run uses the partitions of the first. Needs Ray.
+second run uses the partitions of the first. Then the script of the Kubernetes RayJob runs. Needs
+Ray.
 """
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import time
@@ -15,7 +17,7 @@ from typing import Any
 
 from support import launching, processes, ray_cluster
 
-_EXAMPLE = processes.TESTS.parent / "examples" / "ray_sage.py"
+_EXAMPLES = processes.TESTS.parent / "examples"
 _SERVER = b"khop.distributed.remote.server.main"
 # The head has a server and both trainers. A server is on one of two other nodes.
 _CPUS, _OF_EACH = (3, 1), 1
@@ -27,21 +29,42 @@ def run(folder: Path) -> dict[str, object]:
         ray_cluster.add_node(cluster)
         first = _train(folder)
         killed = _train(folder, cluster)
+        pods = _pods(folder)
     same = first["epochs"] == killed["epochs"]
-    return {"as it is": first, "node killed": killed, "losses equal": same}
+    return {"as it is": first, "node killed": killed, "losses equal": same, "RayJob": pods}
+
+
+def _started(folder: Path, script: str, *words: object) -> subprocess.Popen[str]:
+    """Start an example. Its standard error goes to a file."""
+    return subprocess.Popen(
+        [sys.executable, str(_EXAMPLES / script), *map(str, words)],
+        env=processes.environment(OMP_NUM_THREADS="1", HOME=str(folder)),
+        stdout=subprocess.PIPE,
+        stderr=(folder / "ray.log").open("w"),
+        text=True,
+    )
+
+
+def _ended(process: subprocess.Popen[str], folder: Path) -> None:
+    """Raise an error with the end of standard error if an example has failed."""
+    if process.wait() != 0:
+        raise RuntimeError((folder / "ray.log").read_text()[-4000:])
+
+
+def _pods(folder: Path) -> dict[str, Any]:
+    """Run the script of the RayJob: trainers with parts, in workers of Ray. Return its losses."""
+    words = ("--parts", folder / "parts", "--epochs", 3, "--buffer-size", "64MB")
+    process = _started(folder, "k8s/train_ray.py", "--cpus", _OF_EACH, "--", *words)
+    out, _ = process.communicate()
+    _ended(process, folder)
+    return {"losses": [float(loss) for loss in re.findall(r"epoch \d: loss ([\d.]+)", out)]}
 
 
 def _train(folder: Path, cluster: Any = None) -> dict[str, Any]:
     """Run the example. With a cluster, kill the node of server 1 after the first epoch."""
     words = ("--parts", folder / "parts", "--packages", 4000, "--batch-size", 32, "--epochs", 4)
     begin = time.monotonic()
-    process = subprocess.Popen(
-        [sys.executable, str(_EXAMPLE), *map(str, (*words, "--cpus", _OF_EACH))],
-        env=processes.environment(OMP_NUM_THREADS="1", HOME=str(folder)),
-        stdout=subprocess.PIPE,
-        stderr=(log := (folder / "ray.log").open("a+")),
-        text=True,
-    )
+    process = _started(folder, "ray_sage.py", *words, "--cpus", _OF_EACH)
     assert process.stdout
     epochs: list[str] = []
     result: dict[str, Any] = {}
@@ -56,9 +79,7 @@ def _train(folder: Path, cluster: Any = None) -> dict[str, Any]:
             servers = sum(map(len, _servers(cluster).values()))
             result["graph servers on other nodes"] = servers
             cluster = cluster if servers == 0 else None
-    if process.wait() != 0 or not epochs:
-        log.seek(0)
-        raise RuntimeError(log.read()[-4000:])
+    _ended(process, folder)
     return {**result, "seconds": round(time.monotonic() - begin, 1), "epochs": epochs}
 
 
