@@ -54,11 +54,11 @@ def test_no_division_is_faster(num_devices):
 
 def test_hot_rows_are_replicated_if_peers_are_slow():
     """With peers as fast as the own memory nothing is, with peers as slow as the host all is."""
-    heat = np.arange(100.0, 0, -1) ** 2
+    heat = np.arange(100.0, 0, -1) ** 8
     options = {"budget": 10 * 40 + 400, "hotness": heat}
     assert divide_rows(100, 40, 4, rates=Rates(10, 10, 1), **options).replicated == 0
     assert divide_rows(100, 40, 4, rates=Rates(10, 1, 1), **options).replicated == 10
-    some = divide_rows(100, 40, 4, rates=Rates(60, 6, 1), **options)
+    some = divide_rows(100, 40, 4, rates=Rates(60, 2, 1), **options)
     assert 0 < some.replicated < 10
 
 
@@ -76,4 +76,4 @@ def test_choices():
     with pytest.raises(ValueError, match="pass hotness"):
         divide_rows(10, 4, 2, split_ratio=0.3)
     with pytest.raises(ValueError, match="pass hotness"):
-        divide_rows(100, 4, 2, budget=150)
+        divide_rows(100, 40, 2, budget=800)

@@ -6,8 +6,9 @@ import weakref
 import numpy as np
 import pytest
 
+from fake_cuda import control
 from khop import _native
-from support.devices import empty, get, gpu, open_device, put
+from support.devices import HAS_FAKE, empty, get, gpu, open_device, put
 from support.kernels.device_tables import MODES, gathered, group_of, hot_ids, open_table
 
 
@@ -83,6 +84,54 @@ def test_split(device, size):
     assert table.served == (num_hot + 77, 1000 - num_hot)
     table.reset_served()
     assert table.served == (0, 0)
+
+
+@pytest.mark.parametrize("replicated", [0, 1, 30, 77])
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_rows_of_peers_are_counted(device, size, replicated):
+    """The first hot rows lie on each device, row p of the others on device p % size."""
+    control_devices(device, size)
+    rng = np.random.default_rng(size)
+    array = rng.standard_normal((500, 12)).astype(np.float32)
+    hot = rng.permutation(500)[:77].astype(np.int64)
+    kind = "cuda" if device.is_cuda else "emulated"
+    devices = [device, *(open_device(kind, 1 + i) for i in range(size - 1))]
+    if device.is_cuda:
+        devices[1:] = [_native.cuda_device(i) for i in range(1, size)]
+    rows_of_group = _native.HotRows(_native.DeviceGroup(devices), array, hot, replicated)
+    rows = rng.integers(0, 500, 1000)
+    places = {row: place for place, row in enumerate(hot.tolist())}
+    for index, member in enumerate(devices):
+        table = _native.DeviceTable(member, array, "CUDA", rows_of_group)
+        got = gathered(member, table, rows, (1000, 12), np.float32)
+        assert np.array_equal(got, array[rows])
+        found = [places[row] for row in rows.tolist() if row in places]
+        peers = sum(p >= replicated and (p - replicated) % size != index for p in found)
+        assert table.served == (len(found), 1000 - len(found))
+        assert table.served_by_peers == peers
+
+
+def control_devices(device, size):
+    """Give the tests' own runtime so many devices. Skip the test if a machine has fewer."""
+    if device.is_cuda and HAS_FAKE:
+        control.set_options(devices=size)
+    elif device.is_cuda and _native.cuda_status()["devices"] < size:
+        pytest.skip("needs several GPUs")
+
+
+def test_parts_that_do_not_fit(device):
+    """Parts of several processes are checked against the division."""
+    array, ids = np.zeros((10, 4), np.float32), np.arange(5)
+    part = _native.DeviceMemory.allocate(device, 3 * 16)
+    of_parts = _native.HotRows.of_parts
+    assert of_parts(device, [part, part], 1, array, ids).num_rows == 5
+    with pytest.raises(ValueError, match=r"part 0 of the hot rows needs 64 bytes \(got 48\)"):
+        of_parts(device, [part, part], 0, array, ids, 2)
+    with pytest.raises(ValueError, match="part 2 is not one of 2"):
+        of_parts(device, [part, part], 2, array, ids)
+    for replicated in (-1, 6):
+        with pytest.raises(ValueError, match="from 0 to the 5 rows in device memory"):
+            of_parts(device, [part, part], 0, array, ids, replicated)
 
 
 def test_devices_of_a_group_share_hot_rows():

@@ -94,7 +94,7 @@ def _gather_all(context, device, name, options):
         assert np.array_equal(gather(device, feature, rows), array()[rows])
     return {
         "bytes": [now - then for now, then in zip(counted(), before, strict=True)],
-        "served": feature.served._asdict(),
+        "served": [*feature.served, feature.served_by_peers],
         "shards": feature.shards._asdict(),
         "hot": None if feature.hot_rows is None else feature.hot_rows.tolist(),
     }
