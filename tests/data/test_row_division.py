@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from khop.data.row_division import Rates, Shards, divide_rows
+from khop.data.row_division import Rates, divide_rows, shards_of
 
 
 def seconds(heat, order, num_devices, replicated, count, rates):
@@ -48,7 +48,7 @@ def test_no_division_is_faster(num_devices):
             assert part[: division.replicated].tolist() == rows[: division.replicated].tolist()
         shared = np.concatenate([part[division.replicated :] for part in parts])
         assert sorted(shared) == sorted(rows[division.replicated :])
-        report = Shards.of(division, 24, 40)
+        report = shards_of(division, 24, 40)
         assert report.device_bytes == [40 * len(part) for part in parts]
 
 

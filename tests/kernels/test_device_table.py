@@ -119,6 +119,45 @@ def control_devices(device, size):
         pytest.skip("needs several GPUs")
 
 
+@pytest.mark.parametrize("replicated", [0, 5])
+def test_parts_of_others(device, replicated):
+    """Memory that others have filled is read as they divide it, and stays theirs."""
+    rng = np.random.default_rng(replicated)
+    array = rng.standard_normal((50, 4)).astype(np.float32)
+    hot = rng.permutation(50)[:23]
+    parts = []
+    for part in range(3):
+        rows = array[[*hot[:replicated], *hot[replicated:][part::3]]]
+        parts.append(_native.DeviceMemory.allocate_shared(device, rows.nbytes))
+        parts[-1].upload(0, rows)
+    device.synchronize()
+    rows = rng.integers(0, 50, 200)
+    places = {row: place for place, row in enumerate(hot.tolist())}
+    found = [places[row] for row in rows.tolist() if row in places]
+    for own in range(3):
+        hot_rows = _native.HotRows.of_parts(device, parts, own, array, hot, replicated)
+        table = _native.DeviceTable(device, array, "CUDA", hot_rows)
+        got = gathered(device, table, rows, (200, 4), np.float32)
+        assert np.array_equal(got, array[rows])
+        peers = sum(p >= replicated and (p - replicated) % 3 != own for p in found)
+        assert table.served_by_peers == peers
+        del hot_rows, table
+    parts_of = Parts(parts)
+    weak = weakref.ref(parts_of)
+    table = _native.DeviceTable(
+        device, array, "CUDA", _native.HotRows.of_parts(device, parts_of, 0, array, hot, replicated)
+    )
+    del parts_of, parts
+    assert weak() is not None  # the table keeps them
+    assert np.array_equal(gathered(device, table, rows, (200, 4), np.float32), array[rows])
+    del table
+    assert weak() is None
+
+
+class Parts(list):
+    """A list that can be referred to weakly."""
+
+
 def test_parts_that_do_not_fit(device):
     """Parts of several processes are checked against the division."""
     array, ids = np.zeros((10, 4), np.float32), np.arange(5)

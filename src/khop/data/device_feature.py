@@ -19,7 +19,7 @@ from khop import _native
 from khop.data.arrays import storage_dtype
 from khop.data.hot_rows import checked_hotness
 from khop.data.node_rows import NodeGroup, Peers, share_rows
-from khop.data.row_division import Division, Shards, divide_rows, on_host
+from khop.data.row_division import Division, divide_rows, on_host, shards_of
 from khop.data.row_store import RowStore
 from khop.typing import ArrayLike, Int64Array
 
@@ -173,7 +173,7 @@ class DeviceFeature:
                     self.group.native, feature.array, division.rows, division.replicated
                 )
         self.hot_rows: Int64Array | None = division.rows
-        self.shards = Shards.of(division, feature.num_rows, row_bytes)
+        self.shards = shards_of(division, feature.num_rows, row_bytes)
         self.expected_share = self.shards.own + self.shards.peer
         self._use(device)
 

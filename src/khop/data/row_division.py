@@ -85,14 +85,14 @@ class Shards(NamedTuple):
     peer: float
     host: float
 
-    @classmethod
-    def of(cls, division: Division, num_rows: int, row_bytes: int) -> Shards:
-        """Return the report of a division of a table of `num_rows` rows of `row_bytes` bytes."""
-        count = num_rows if division.rows is None else len(division.rows)
-        shared, devices = count - division.replicated, division.num_devices
-        parts = [division.replicated + -(-(shared - i) // devices) for i in range(devices)]
-        sizes = [rows * row_bytes for rows in parts]
-        return cls(sizes, division.replicated, shared, num_rows - count, *division.expected)
+
+def shards_of(division: Division, num_rows: int, row_bytes: int) -> Shards:
+    """Return the report of a division of a table of `num_rows` rows of `row_bytes` bytes."""
+    count = num_rows if division.rows is None else len(division.rows)
+    shared, devices = count - division.replicated, division.num_devices
+    parts = [division.replicated + -(-(shared - i) // devices) for i in range(devices)]
+    sizes = [rows * row_bytes for rows in parts]
+    return Shards(sizes, division.replicated, shared, num_rows - count, *division.expected)
 
 
 def on_host(num_devices: int) -> Division:
