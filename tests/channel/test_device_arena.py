@@ -231,12 +231,20 @@ def test_views_stay_within_their_memory(device):
         _ = memory.handle
 
 
-def test_emulated_devices_have_no_handles(device):
-    """What they share is mapped."""
-    with pytest.raises(RuntimeError, match="no memory by handles"):
-        _ = _native.DeviceMemory.allocate_shared(device, 64).handle
-    with pytest.raises(RuntimeError, match="no memory by handles"):
-        _native.DeviceMemory.open(device, bytes(64), 64)
+def test_handles_of_emulated_devices(device):
+    """Memory lasts as long as somebody has it. A handle leads nowhere once its owner has not."""
+    memory = _native.DeviceMemory.allocate_shared(device, 64)
+    memory.upload(0, np.arange(8))
+    handle = memory.handle
+    opened = _native.DeviceMemory.open(device, handle, 64)
+    del memory
+    found = np.empty(8, np.int64)
+    opened.download(0, found)
+    assert found.tolist() == [*range(8)]
+    with pytest.raises(RuntimeError, match="has this device memory no more"):
+        _native.DeviceMemory.open(device, handle, 64)
+    with pytest.raises(ValueError, match="has 32 bytes"):
+        _native.DeviceMemory.open(device, bytes(31), 64)
 
 
 def test_memory_is_read_and_written(device):

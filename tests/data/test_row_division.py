@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from khop.data.row_division import Rates, Shards, divide_rows
+from khop.data.row_division import Rates, divide_rows, shards_of
 
 
 def seconds(heat, order, num_devices, replicated, count, rates):
@@ -48,17 +48,17 @@ def test_no_division_is_faster(num_devices):
             assert part[: division.replicated].tolist() == rows[: division.replicated].tolist()
         shared = np.concatenate([part[division.replicated :] for part in parts])
         assert sorted(shared) == sorted(rows[division.replicated :])
-        report = Shards.of(division, 24, 40)
+        report = shards_of(division, 24, 40)
         assert report.device_bytes == [40 * len(part) for part in parts]
 
 
 def test_hot_rows_are_replicated_if_peers_are_slow():
     """With peers as fast as the own memory nothing is, with peers as slow as the host all is."""
-    heat = np.arange(100.0, 0, -1) ** 2
+    heat = np.arange(100.0, 0, -1) ** 8
     options = {"budget": 10 * 40 + 400, "hotness": heat}
     assert divide_rows(100, 40, 4, rates=Rates(10, 10, 1), **options).replicated == 0
     assert divide_rows(100, 40, 4, rates=Rates(10, 1, 1), **options).replicated == 10
-    some = divide_rows(100, 40, 4, rates=Rates(60, 6, 1), **options)
+    some = divide_rows(100, 40, 4, rates=Rates(60, 2, 1), **options)
     assert 0 < some.replicated < 10
 
 
@@ -76,4 +76,4 @@ def test_choices():
     with pytest.raises(ValueError, match="pass hotness"):
         divide_rows(10, 4, 2, split_ratio=0.3)
     with pytest.raises(ValueError, match="pass hotness"):
-        divide_rows(100, 4, 2, budget=150)
+        divide_rows(100, 40, 2, budget=800)

@@ -60,7 +60,7 @@ def test_bytes_are_those_of_the_plan(kind, size):
             table = trainer["tables"][options]
             assert (table["shards"], table["hot"]) == (shards, hot)
             own, peer, host = memory_of(rows, rank, size, hot, shards["replicated"])
-            assert table["served"] == {"device": own + peer, "host": host, "peer": peer}
+            assert table["served"] == [own + peer, host, peer]
             if kind == "fake":
                 assert table["bytes"] == [own * ROW, peer * ROW, host * ROW]
             totals += own, peer, host

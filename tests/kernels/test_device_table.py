@@ -6,8 +6,9 @@ import weakref
 import numpy as np
 import pytest
 
+from fake_cuda import control
 from khop import _native
-from support.devices import empty, get, gpu, open_device, put
+from support.devices import HAS_FAKE, empty, get, gpu, open_device, put
 from support.kernels.device_tables import MODES, gathered, group_of, hot_ids, open_table
 
 
@@ -83,6 +84,93 @@ def test_split(device, size):
     assert table.served == (num_hot + 77, 1000 - num_hot)
     table.reset_served()
     assert table.served == (0, 0)
+
+
+@pytest.mark.parametrize("replicated", [0, 1, 30, 77])
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_rows_of_peers_are_counted(device, size, replicated):
+    """The first hot rows lie on each device, row p of the others on device p % size."""
+    control_devices(device, size)
+    rng = np.random.default_rng(size)
+    array = rng.standard_normal((500, 12)).astype(np.float32)
+    hot = rng.permutation(500)[:77].astype(np.int64)
+    kind = "cuda" if device.is_cuda else "emulated"
+    devices = [device, *(open_device(kind, 1 + i) for i in range(size - 1))]
+    if device.is_cuda:
+        devices[1:] = [_native.cuda_device(i) for i in range(1, size)]
+    rows_of_group = _native.HotRows(_native.DeviceGroup(devices), array, hot, replicated)
+    rows = rng.integers(0, 500, 1000)
+    places = {row: place for place, row in enumerate(hot.tolist())}
+    for index, member in enumerate(devices):
+        table = _native.DeviceTable(member, array, "CUDA", rows_of_group)
+        got = gathered(member, table, rows, (1000, 12), np.float32)
+        assert np.array_equal(got, array[rows])
+        found = [places[row] for row in rows.tolist() if row in places]
+        peers = sum(p >= replicated and (p - replicated) % size != index for p in found)
+        assert table.served == (len(found), 1000 - len(found))
+        assert table.served_by_peers == peers
+
+
+def control_devices(device, size):
+    """Give the tests' own runtime so many devices. Skip the test if a machine has fewer."""
+    if device.is_cuda and HAS_FAKE:
+        control.set_options(devices=size)
+    elif device.is_cuda and _native.cuda_status()["devices"] < size:
+        pytest.skip("needs several GPUs")
+
+
+@pytest.mark.parametrize("replicated", [0, 5])
+def test_parts_of_others(device, replicated):
+    """Memory that others have filled is read as they divide it, and stays theirs."""
+    rng = np.random.default_rng(replicated)
+    array = rng.standard_normal((50, 4)).astype(np.float32)
+    hot = rng.permutation(50)[:23]
+    parts = []
+    for part in range(3):
+        rows = array[[*hot[:replicated], *hot[replicated:][part::3]]]
+        parts.append(_native.DeviceMemory.allocate_shared(device, rows.nbytes))
+        parts[-1].upload(0, rows)
+    device.synchronize()
+    rows = rng.integers(0, 50, 200)
+    places = {row: place for place, row in enumerate(hot.tolist())}
+    found = [places[row] for row in rows.tolist() if row in places]
+    for own in range(3):
+        hot_rows = _native.HotRows.of_parts(device, parts, own, array, hot, replicated)
+        table = _native.DeviceTable(device, array, "CUDA", hot_rows)
+        got = gathered(device, table, rows, (200, 4), np.float32)
+        assert np.array_equal(got, array[rows])
+        peers = sum(p >= replicated and (p - replicated) % 3 != own for p in found)
+        assert table.served_by_peers == peers
+        del hot_rows, table
+    parts_of = Parts(parts)
+    weak = weakref.ref(parts_of)
+    table = _native.DeviceTable(
+        device, array, "CUDA", _native.HotRows.of_parts(device, parts_of, 0, array, hot, replicated)
+    )
+    del parts_of, parts
+    assert weak() is not None  # the table keeps them
+    assert np.array_equal(gathered(device, table, rows, (200, 4), np.float32), array[rows])
+    del table
+    assert weak() is None
+
+
+class Parts(list):
+    """A list that can be referred to weakly."""
+
+
+def test_parts_that_do_not_fit(device):
+    """Parts of several processes are checked against the division."""
+    array, ids = np.zeros((10, 4), np.float32), np.arange(5)
+    part = _native.DeviceMemory.allocate(device, 3 * 16)
+    of_parts = _native.HotRows.of_parts
+    assert of_parts(device, [part, part], 1, array, ids).num_rows == 5
+    with pytest.raises(ValueError, match=r"part 0 of the hot rows needs 64 bytes \(got 48\)"):
+        of_parts(device, [part, part], 0, array, ids, 2)
+    with pytest.raises(ValueError, match="part 2 is not one of 2"):
+        of_parts(device, [part, part], 2, array, ids)
+    for replicated in (-1, 6):
+        with pytest.raises(ValueError, match="from 0 to the 5 rows in device memory"):
+            of_parts(device, [part, part], 0, array, ids, replicated)
 
 
 def test_devices_of_a_group_share_hot_rows():

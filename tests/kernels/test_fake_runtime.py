@@ -1,6 +1,7 @@
 """The tests' own CUDA runtime keeps CUDA's rules, without which tests on it would say little."""
 
 import ctypes
+import os
 import subprocess
 import sys
 import threading
@@ -289,3 +290,48 @@ def test_memory_of_another_process():
     )
     subprocess.run([sys.executable, "-c", code, handle.raw.hex()], check=True)
     assert set(download(memory, 64, new_stream())) == {9}
+
+
+OPENS = """
+import ctypes, sys
+from fake_cuda import control
+from khop import _native
+cuda = ctypes.CDLL(_native.__file__)
+class Handle(ctypes.Structure):
+    _fields_ = (("reserved", ctypes.c_uint8 * 64),)
+handle, out = Handle.from_buffer_copy(bytes.fromhex(sys.argv[1])), ctypes.c_void_p()
+assert cuda.cudaSetDevice(1) == 0
+assert cuda.cudaIpcOpenMemHandle(ctypes.byref(out), handle, 0) == 1  # no lazy access
+control.set_options(peers=0)
+assert cuda.cudaIpcOpenMemHandle(ctypes.byref(out), handle, 1) == 217
+control.set_options(peers=1)
+assert cuda.cudaIpcOpenMemHandle(ctypes.byref(out), handle, 1) == 0
+assert cuda.cudaDeviceEnablePeerAccess(0, 0) == 704  # opening has done so
+print("opened", flush=True)
+sys.stdin.readline()
+assert cuda.cudaIpcCloseMemHandle(out) == 0
+print("closed", flush=True)
+sys.stdin.readline()
+"""
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("is_closed", [False, True])
+def test_memory_is_freed_when_others_have_closed_it(is_closed):
+    """Another device's process opens it as a peer; to free it meanwhile is a violation."""
+    memory, handle = allocate(64), (ctypes.c_char * 64)()
+    assert cuda.cudaIpcGetMemHandle(handle, pointer(memory)) == 0
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    command = [sys.executable, "-c", OPENS, handle.raw.hex()]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, env=environment, **pipes) as child:
+        assert child.stdout.readline() == "opened\n"
+        if is_closed:
+            print(file=child.stdin, flush=True)
+            assert child.stdout.readline() == "closed\n"
+        assert cuda.cudaFree(pointer(memory)) == 0
+        child.communicate("\n\n")
+    assert child.returncode == 0
+    violations = control.violations()
+    control.reset()
+    assert ("memory was freed that another process has opened: 64 bytes" in violations) != is_closed

@@ -15,7 +15,7 @@ from fake_cuda import control
 from khop import _native
 from khop.data import Feature
 from khop.data.device_feature import DeviceFeature
-from khop.data.node_rows import NodeGroup, joined_peers
+from khop.data.node_rows import NodeGroup
 from khop.distributed import init_worker_group, shutdown_worker_group
 from khop.errors import RendezvousError
 from khop.glt.data import DeviceGroup, Feature as GltFeature
@@ -53,7 +53,7 @@ def join(arguments):
 def shared(device, context, name="x", table=None, **options):
     """Return the table that all trainers make together."""
     feature = Feature(array() if table is None else table)
-    return DeviceFeature(feature, device, group=NodeGroup(joined_peers(), name), **options)
+    return DeviceFeature(feature, device, group=NodeGroup(name), **options)
 
 
 def gather(device, feature, rows, width=WIDTH):
@@ -94,7 +94,7 @@ def _gather_all(context, device, name, options):
         assert np.array_equal(gather(device, feature, rows), array()[rows])
     return {
         "bytes": [now - then for now, then in zip(counted(), before, strict=True)],
-        "served": feature.served._asdict(),
+        "served": [*feature.served, feature.served_by_peers],
         "shards": feature.shards._asdict(),
         "hot": None if feature.hot_rows is None else feature.hot_rows.tolist(),
     }

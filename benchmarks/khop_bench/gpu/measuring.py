@@ -128,6 +128,20 @@ def random_loaders(stage: Stage) -> None:
     _take(stage, output)
 
 
+def node_group(stage: Stage) -> None:
+    """Gather from a table that the GPUs of two trainers hold together, which may be one GPU."""
+    output = stage.options.out / "node-group-found.json"
+    stage.run(
+        "node group",
+        [
+            *(sys.executable, "-m", "khop_bench.gpu.node_group", "--output", output),
+            *("--device", stage.options.device),
+            *("--rows", "2000" if stage.options.is_dry else "2000000"),
+        ],
+    )
+    _take(stage, output)
+
+
 def ncu(stage: Stage) -> None:
     """Examine the kernels of batches with Nsight Compute. A dry run only draws the batches."""
     command = [

@@ -10,6 +10,8 @@ from khop.data.graph import Graph
 from khop.data.hot_rows import expected_share
 from khop.data.info import GraphInfo
 from khop.data.joined import CachedRows
+from khop.data.node_rows import NodeGroup
+from khop.data.row_division import Shards
 from khop.data.row_store import RowFormat, RowStore
 from khop.data.tickets import ReadThreads, ReadTicket, Ticket, TicketGroup
 from khop.data.topology import Topology
@@ -22,11 +24,13 @@ __all__ = [
     "Feature",
     "Graph",
     "GraphInfo",
+    "NodeGroup",
     "ReadThreads",
     "ReadTicket",
     "RowFormat",
     "RowStore",
     "Served",
+    "Shards",
     "Ticket",
     "TicketGroup",
     "Topology",

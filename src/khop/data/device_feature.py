@@ -19,7 +19,7 @@ from khop import _native
 from khop.data.arrays import storage_dtype
 from khop.data.hot_rows import checked_hotness
 from khop.data.node_rows import NodeGroup, Peers, share_rows
-from khop.data.row_division import Division, Shards, divide_rows
+from khop.data.row_division import Division, divide_rows, on_host, shards_of
 from khop.data.row_store import RowStore
 from khop.typing import ArrayLike, Int64Array
 
@@ -72,7 +72,6 @@ class Served(NamedTuple):
     Attributes:
         device: rows from the memory of the device or of its peers.
         host: rows from host memory.
-        peer: rows of those in `device` that came from peers.
 
     Example:
         >>> Served(device=3, host=1).share
@@ -81,7 +80,6 @@ class Served(NamedTuple):
 
     device: int
     host: int
-    peer: int = 0
 
     @property
     def share(self) -> float:
@@ -159,8 +157,9 @@ class DeviceFeature:
 
         def divide(num_devices: int) -> Division:
             heat = checked_hotness(hotness(), feature.num_rows) if callable(hotness) else hotness
-            share = split_ratio if mode == "CUDA" else 0.0
-            return divide_rows(feature.num_rows, row_bytes, num_devices, share, budget, heat)
+            if mode != "CUDA":
+                return on_host(num_devices)
+            return divide_rows(feature.num_rows, row_bytes, num_devices, split_ratio, budget, heat)
 
         self._peers: Peers | None = None
         if isinstance(group, NodeGroup):
@@ -174,7 +173,7 @@ class DeviceFeature:
                     self.group.native, feature.array, division.rows, division.replicated
                 )
         self.hot_rows: Int64Array | None = division.rows
-        self.shards = Shards.of(division, feature.num_rows, row_bytes)
+        self.shards = shards_of(division, feature.num_rows, row_bytes)
         self.expected_share = self.shards.own + self.shards.peer
         self._use(device)
 
@@ -221,7 +220,12 @@ class DeviceFeature:
         Their fraction in device memory can be compared with `expected_share`. Waits for gathers
         with `wait=False`. Raises IndexError if one of their rows did not exist.
         """
-        return Served(*self._table.served, self._table.served_by_peers)
+        return Served(*self._table.served)
+
+    @property
+    def served_by_peers(self) -> int:
+        """Number of rows of `served.device` that came from the memory of other devices. Waits."""
+        return self._table.served_by_peers
 
     def reset_served(self) -> None:
         """Reset the counts of `served` to 0."""

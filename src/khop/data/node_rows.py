@@ -1,8 +1,8 @@
 """Rows of a table in the memory of all GPUs of a machine, each of which belongs to one trainer.
 
 Each trainer copies its part to its GPU and opens the parts of the others, whose memory its kernels
-then read. `Peers`, which the job implements, passes the handles, keeps memory until nobody reads
-it any more, and notices trainers that have ended. Runs in trainers. Imports no torch.
+then read. `Peers`, which the job implements, passes the handles, keeps memory as long as a GPU
+reads it, and notices trainers that have ended. Runs in trainers. Imports no torch.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Meeting(Protocol):
     """Steps that all trainers of a job take together. An error in one of them ends all others'.
 
     Attributes:
-        rank: position of this trainer among those of its machine.
+        rank: position of this trainer among the machine's trainers.
         size: number of trainers of its machine.
     """
 
@@ -61,21 +61,29 @@ class Peers(Protocol):
 
 
 class NodeGroup:
-    """Name of a table that the GPUs of a machine's trainers hold together.
+    """The GPUs of a machine's trainers, one each, which hold a table together.
 
-    Pass it as `group` of a `DeviceFeature`. All trainers make the same tables under the same
-    names, with one GPU each.
+    Pass it as `group` of a `DeviceFeature`. All trainers of the job make the table together.
 
     Args:
-        peers: the trainers.
-        name: name of the table, unique in the job.
+        name: name of the table, unique in the job. If None, a new name: all trainers then make
+            these objects in the same order.
         group_id: number of the group. Trainers of one machine with other numbers, as of GPUs
             without a path between them, hold the table on their own.
+
+    Raises:
+        RuntimeError: this process has joined no job, has left it, or is a fork of a trainer.
+
+    Example:
+        >>> context = init_worker_group()
+        >>> table = DeviceFeature(Feature(np.zeros((8, 2))), device, group=NodeGroup())
+        >>> table.shards.sharded
+        8
     """
 
-    def __init__(self, peers: Peers, name: str, group_id: int = 0) -> None:
-        self.peers = peers
-        self.name = name
+    def __init__(self, name: str | None = None, group_id: int = 0) -> None:
+        self.peers = joined_peers()
+        self.name = self.peers.next_name() if name is None else name
         self.group_id = group_id
 
 
@@ -178,16 +186,16 @@ def _agree(meeting: Meeting, device: _native.Device, divide: Callable[[int], Div
     Ids of rows are many: they go through the memory of its GPU.
     """
     rows: Int64Array | None
-    told, ids = None, None
+    chosen, ids = None, None
     if meeting.rank == 0:
         rows, _, replicated, expected = divide(meeting.size)
-        told = [None if rows is None else len(rows), replicated, expected, ""]
+        chosen = [None if rows is None else len(rows), replicated, expected, ""]
         if rows is not None and len(rows):
             ids = _native.DeviceMemory.allocate_shared(device, rows.nbytes)
             ids.upload(0, rows)
             device.synchronize()
-            told[3] = ids.handle.hex()
-    count, replicated, expected, handle = meeting.gather("division", told)[0]
+            chosen[3] = ids.handle.hex()
+    count, replicated, expected, handle = meeting.gather("division", chosen)[0]
     if meeting.rank > 0:
         rows = None if count is None else np.empty(count, np.int64)
         if rows is not None and count:

@@ -34,7 +34,6 @@ class Rates(NamedTuple):
 
 
 _RATES = Rates()
-_NO_ROWS = np.empty(0, np.int64)
 
 
 class Division(NamedTuple):
@@ -86,14 +85,19 @@ class Shards(NamedTuple):
     peer: float
     host: float
 
-    @classmethod
-    def of(cls, division: Division, num_rows: int, row_bytes: int) -> Shards:
-        """Return the report of a division of a table of `num_rows` rows of `row_bytes` bytes."""
-        count = num_rows if division.rows is None else len(division.rows)
-        shared, devices = count - division.replicated, division.num_devices
-        parts = [division.replicated + -(-(shared - i) // devices) for i in range(devices)]
-        sizes = [rows * row_bytes for rows in parts]
-        return cls(sizes, division.replicated, shared, num_rows - count, *division.expected)
+
+def shards_of(division: Division, num_rows: int, row_bytes: int) -> Shards:
+    """Return the report of a division of a table of `num_rows` rows of `row_bytes` bytes."""
+    count = num_rows if division.rows is None else len(division.rows)
+    shared, devices = count - division.replicated, division.num_devices
+    parts = [division.replicated + -(-(shared - i) // devices) for i in range(devices)]
+    sizes = [rows * row_bytes for rows in parts]
+    return Shards(sizes, division.replicated, shared, num_rows - count, *division.expected)
+
+
+def on_host(num_devices: int) -> Division:
+    """Return the division by which all rows are in host memory."""
+    return Division(np.empty(0, np.int64), num_devices, 0, (0.0, 0.0, 1.0))
 
 
 def divide_rows(
@@ -136,10 +140,11 @@ def divide_rows(
     if fits and (budget is None or hotness is None or num_devices == 1):
         return each
     if min(count, capacity) == 0:
-        return each if fits else Division(_NO_ROWS, num_devices, 0, (0.0, 0.0, 1.0))
+        return each if fits else on_host(num_devices)
     if hotness is None:
+        most = min(count, capacity * num_devices)
         raise ValueError(
-            f"some of {num_rows} rows are to lie in device memory: pass hotness [num_rows], "
+            f"{most} of {num_rows} rows are to lie in device memory: pass hotness [num_rows], "
             "which selects them (NeighborSampler.sample_prob computes it)"
         )
     order = hottest_rows(hotness, num_rows)

@@ -6,9 +6,10 @@ from khop import _native
 from support.devices import empty, get, open_device, put
 
 MODES = ["CUDA", "ZERO_COPY", "CPU", "split", "split 3", "CUDA 3", "ZERO_COPY sorted"]
-MODES += ["split 2 sorted"]
+MODES += ["split 2 sorted", "split 3 replicated"]
 """'split': hot rows on the device; a number: on as many devices that read each other's; 'sorted':
-the host's rows are read in the order of the table, however few."""
+the host's rows are read in the order of the table, however few; 'replicated': half of the hot rows
+lie on each device."""
 
 SHARE = 0.3
 
@@ -29,11 +30,12 @@ def open_table(device, array, mode):
     """Return a table on a device, in one of `MODES`."""
     where, *options = mode.split()
     sorts = {"sorts_from": 1} if "sorted" in options else {}
-    sizes = [int(option) for option in options if option != "sorted"]
+    sizes = [int(option) for option in options if option.isdecimal()]
     if where != "split" and not sizes:
         return _native.DeviceTable(device, array, where, **sorts)
     rows = hot_ids(len(array)) if where == "split" else None
-    hot = _native.HotRows(group_of(device, *sizes), array, rows)
+    replicated = len(rows) // 2 if "replicated" in options else 0
+    hot = _native.HotRows(group_of(device, *sizes), array, rows, replicated)
     return _native.DeviceTable(device, array, "CUDA", hot, **sorts)
 
 

@@ -51,7 +51,7 @@ class NodePeers:
         """Return the steps by which all trainers make the table `name`."""
         self.check()
         if not self._keeps and self._members.others:
-            # Nobody leaves before all have: the job's store may be in this process, too.
+            # No trainer ends before all have left: the job's store may be in this process, too.
             self._keeps = True
             self._context.keep_for_others(self._free_closed)
         with Barrier(self._members, name) as barrier:

@@ -1,4 +1,4 @@
-"""Rows of GLT's `Feature` on a GPU: in its memory, in that of its group, or in host memory."""
+"""Rows of GLT's `Feature` on a GPU: in its memory, in its group's, or in host memory."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from khop import _native, data as core
 from khop.data.device_feature import DeviceFeature, DeviceGroup
-from khop.data.node_rows import NodeGroup, joined_peers
+from khop.data.node_rows import NodeGroup
 from khop.distributed.job.worker_group import require_context
 from khop.sampler.pyg.device import TorchDevice, wait_and_record_stream
 
@@ -93,6 +93,5 @@ def _opened(group: Group, own: int, native: _native.Device) -> DeviceGroup | Nod
         return None
     if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
         require_context()
-        peers = joined_peers()
-        return NodeGroup(peers, peers.next_name(), group.group_id)
+        return NodeGroup(group_id=group.group_id)
     return DeviceGroup(group.group_id, [native if i == own else i for i in indices])

@@ -41,8 +41,8 @@ class DeviceGroup:
 class Feature:
     """Rows of features by id.
 
-    A GPU gathers rows, if there is one and `with_gpu` is True: in its memory, in that of its group,
-    and in host memory. Otherwise the CPU does, in parallel if they are many.
+    A GPU gathers rows, if there is one and `with_gpu` is True: in its memory, in its group's, and
+    in host memory. Otherwise the CPU does, in parallel if they are many.
 
     Trainers of torch.distributed whose GPUs are in one group make the feature together, at their
     first access. All of them need one.

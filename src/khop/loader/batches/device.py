@@ -14,7 +14,7 @@ from torch import Tensor
 
 from khop.data import Feature, RowStore
 from khop.data.device_feature import DeviceFeature
-from khop.data.node_rows import NodeGroup, Peers, joined_peers
+from khop.data.node_rows import NodeGroup, joined_peers
 from khop.data.row_division import Shards
 from khop.loader.batches.collator import Collator, Owner
 from khop.sampler.pyg.device import (
@@ -60,8 +60,7 @@ class DeviceJoiner(Collator):
         self._begun: Any = None  # mark in the user's stream at the start of the epoch
         # A table is copied to the device once, and again if it is replaced or changed in place.
         self._features: dict[tuple[Owner, str], tuple[Any, Any, DeviceFeature]] = {}
-        self._peers: Peers | None = joined_peers() if options.group == "node" else None
-        self._group_name = "" if self._peers is None else self._peers.next_name()
+        self._group_name = joined_peers().next_name() if options.group == "node" else None
         self._num_made: Counter[str] = Counter()
 
     @property
@@ -114,11 +113,10 @@ class DeviceJoiner(Collator):
         options, native = self._options, self.device.native
         rows = value if isinstance(value, RowStore) else Feature(value)
         group = None
-        if self._peers is not None:
+        if self._group_name is not None:
             attribute = _name_of(owner, name)
             self._num_made[attribute] += 1
-            unique = f"{self._group_name}/{attribute}-{self._num_made[attribute]}"
-            group = NodeGroup(self._peers, unique)
+            group = NodeGroup(f"{self._group_name}/{attribute}-{self._num_made[attribute]}")
         if not of_nodes or not options.is_split:
             return DeviceFeature(rows, native, options.feature_mode, group=group)
 
