@@ -4,16 +4,12 @@
 
 #include <cstring>
 
+#include "khop/cpu/copy_prefetch.hpp"
 #include "khop/cpu/gather_parts.hpp"
 #include "khop/cpu/part_of.hpp"
-#include "khop/cpu/prefetch.hpp"
 
 namespace khop::cpu {
 namespace {
-
-constexpr int64_t kLine = 64;
-// Rows prefetched ahead of the copy, as in gather_range.hpp.
-constexpr int64_t kAhead = 16;
 
 // Whole lines, then the last 64 bytes once more, see gather_avx512.cpp. Of rows of a line or more.
 struct LineCopy {
@@ -29,7 +25,8 @@ template <class Copy>
 int64_t gather_parts_range(const PartTables& table, const int64_t* rows, int64_t count, char* out,
                            Copy copy) {
   const int64_t width = table.row_bytes;
-  const int64_t second = width > kLine ? kLine : width - 1;
+  const CopyPrefetch prefetch(width);
+  const int64_t ahead = prefetch.ahead();
   const auto end = static_cast<uint64_t>(table.firsts.back());
   const std::size_t num_parts = table.parts.size();
   const int64_t* const firsts = table.firsts.data();
@@ -38,10 +35,8 @@ int64_t gather_parts_range(const PartTables& table, const int64_t* rows, int64_t
     return table.parts[part] + (row - firsts[part]) * width;
   };
   for (int64_t i = 0; i < count; ++i) {
-    if (i + kAhead < count && static_cast<uint64_t>(rows[i + kAhead]) < end) {
-      const char* const from = find(rows[i + kAhead]);
-      prefetch_line(from);
-      prefetch_line(from + second);
+    if (i + ahead < count && static_cast<uint64_t>(rows[i + ahead]) < end) {
+      prefetch.template operator()<false>(find(rows[i + ahead]));
     }
     if (static_cast<uint64_t>(rows[i]) >= end) return i;
     copy(out + i * Copy::kWidens * width, find(rows[i]), width);

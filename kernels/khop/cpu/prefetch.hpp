@@ -16,4 +16,10 @@ inline void prefetch_line_to_write(const void* address) {
   __asm__ volatile("");
 }
 
+// The same into the second cache only.
+inline void prefetch_line_to_second(const void* address) {
+  __builtin_prefetch(address, 0, 2);
+  __asm__ volatile("");
+}
+
 }  // namespace khop::cpu
