@@ -104,24 +104,18 @@ def create_backend(
 
     Raises:
         RuntimeError: a device of `worker_devices` cannot be used. The message has the reason.
-        ValueError: `worker_devices` names a device, but graph_mode='CPU' for this dataset. Or
-            `cache_memory` is set for a served graph. Or there is a pack, and a device or a server
-            gathers rows.
+        ValueError: `worker_devices` names a device, but graph_mode='CPU' for this dataset. Or there
+            is a pack, and a device or a server gathers rows.
     """
     if isinstance(data, ServedGraph):
         options = options or RemoteDistSamplingWorkerOptions()
         assert isinstance(options, RemoteDistSamplingWorkerOptions)
-        if caching.nbytes:
-            raise ValueError(
-                "cache_memory is for loaders of partitions: samplers of graph servers keep no rows "
-                f"of other partitions (got {caching.nbytes:,} bytes)"
-            )
         if pack is not None:
             raise ValueError(f"packed is for loaders of partitions here (got '{pack.root}')")
         prepare = placing.preparing(pinning(transfer.target))
-        return create_remote_backend(
-            data, spec, options, plan, weights, prepare, placing.starting(start_receiver)
-        )
+        limits = caching.share(1), caching.limits(data.meta, spec, plan.batch_size)
+        receiver = placing.starting(start_receiver)
+        return create_remote_backend(data, spec, options, plan, limits, weights, prepare, receiver)
     assert isinstance(data, DistDataset)
     options = options or CollocatedDistSamplingWorkerOptions()
     if isinstance(options, MpDistSamplingWorkerOptions) and options.num_workers > 0:

@@ -177,8 +177,8 @@ class ResourceGroup(TypedDict, total=False):
             "bytes in which this loader keeps rows of other partitions, '2GB' or a number. Its "
             "samplers divide them. They draw batches ahead, and keep the rows that are needed "
             "soonest. Each loader of each trainer has its own. 0 keeps none. If None, 256 MB, or "
-            "less if other partitions have fewer rows. Loaders of graph servers keep none, nor do "
-            "samplers on devices.",
+            "less if other partitions have fewer rows. Graph servers bound their samplers' rows "
+            "(`--cache-limit`). Samplers on devices keep none.",
         ),
     ]
     lookahead: Annotated[

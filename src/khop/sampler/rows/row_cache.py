@@ -59,6 +59,11 @@ class RowCache:
         self._num_batches = self._num_announced = 0
 
     @property
+    def capacity(self) -> int:
+        """Number of rows that it can have."""
+        return self._plan.capacity
+
+    @property
     def batches_known(self) -> int:
         """Number of batches that should be announced, from the mean batch so far.
 
