@@ -157,7 +157,7 @@ class Collector:
         ]
         self._layouts: dict[object, Layout] = {}
         self._scratch = BufferPool()
-        sizes = {i: _remote_size(part, table) for i, table in enumerate(self._tables)}
+        sizes = {i: _remote_size(table) for i, table in enumerate(self._tables)}
         counts = capacities(cache_bytes if remote is not None else 0, sizes)
         self._caches = {
             i: RowCache(self._tables[i], count, sizes[i].num_rows) for i, count in counts.items()
@@ -403,14 +403,13 @@ class Collector:
         return Layout(index, arrays, counters)
 
 
-def _remote_size(part: Part, table: PartRows) -> TableSize:
-    """Return the size of a table's rows in other parts, without rows that the part has copies of.
+def _remote_size(table: PartRows) -> TableSize:
+    """Return the size of the rows that are requested, without rows that the part has copies of.
 
     Ids of edges alone are not cached.
     """
     if table.unit == "edge" and len(table.attributes) == 1:
         return TableSize(0, 0)
-    begin, end = table.bounds[part.part : part.part + 2]
     copies = table.copies()
     num_copies = 0 if copies is None else len(copies.positions)
-    return TableSize(table.row_bytes, table.bounds[-1] - (end - begin) - num_copies)
+    return TableSize(table.row_bytes, max(table.num_elsewhere - num_copies, 0))
