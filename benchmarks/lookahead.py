@@ -3,6 +3,7 @@
     python benchmarks/lookahead.py                       # one sampler, in the trainer
     python benchmarks/lookahead.py --batch-size 32 --lookahead 8    # small batches need more
     python benchmarks/lookahead.py --workers 2           # each sampler has half of the cache
+    python benchmarks/lookahead.py --served              # graph servers, with windows and without
 
 The graph is Debian's packages in random parts, of which the trainer has one. Part 0's nodes are the
 seeds. All caches have the same bytes: `--cache` of the rows of all nodes. The first epoch is left
@@ -16,6 +17,9 @@ out. Ratios are to asking for each row once per batch.
 
 Then loaders with and without the cache take alternating turns. The program prints the processor
 time of all processes, and the time of an epoch.
+
+With `--served`, each part has a graph server, and the sampler of server 0 makes the batches. Its
+client names the next batches ('window'), or does not. Batches are sent over a socket.
 """
 
 from __future__ import annotations
@@ -23,11 +27,13 @@ from __future__ import annotations
 import argparse
 import math
 import os
+import socket
 import statistics
 import tempfile
 import time
 from collections import OrderedDict
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -41,9 +47,14 @@ from khop.distributed import (
     DistDataset,
     DistNeighborLoader,
     MpDistSamplingWorkerOptions,
+    RemoteDistSamplingWorkerOptions,
+    init_client,
+    shutdown_client,
     shutdown_worker_group,
 )
-from khop.partition import RandomPartitioner
+from khop.distributed.remote.launch import start_server
+from khop.distributed.remote.server.server_config import ServerConfig
+from khop.partition import PartitionFolder, RandomPartitioner
 from khop.sampler.rows.row_cache import PLAN_BYTES
 
 Batches = list[npt.NDArray[np.int64]]
@@ -173,13 +184,75 @@ def main() -> None:
     parser.add_argument("--lookahead", type=int, help="default: as khop chooses")
     parser.add_argument("--workers", type=int, default=0, help="0: the trainer samples")
     parser.add_argument("--turns", type=int, default=5, help="turns of the timing")
+    parser.add_argument("--served", action="store_true", help="graph servers and a client")
     arguments = parser.parse_args()
     data = DebianPackages(undirected=True)[0]
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder) / "parts"
         RandomPartitioner.from_data(data, root, arguments.parts).partition()
+        if arguments.served:
+            measure_served(root, arguments)
+            return
         measure(root, arguments)
         shutdown_worker_group()
+
+
+def measure_served(root: Path, arguments: argparse.Namespace) -> None:
+    """Print the share of other partitions' rows that graph servers ask for, and times."""
+    part = PartitionFolder(root)
+    (node_type,) = part.meta.node_types
+    seeds = torch.from_numpy(np.sort(part.node_ids(0, node_type.name)).astype(np.int64))
+    row_bytes = 8 + sum(attr.row_bytes for attr in node_type.attrs.values()) + PLAN_BYTES
+    rows = int(arguments.cache * node_type.count)
+    # name -> rows of the cache, lookahead
+    cases = {"no cache": (0, None), "no window": (rows, 0), "window": (rows, arguments.lookahead)}
+    cases["all rows"] = (node_type.count, None)
+    with ExitStack() as stack:
+        address = open_servers(root, arguments.parts, stack)
+        init_client(arguments.parts, 1, 0, "127.0.0.1", address)
+        stack.callback(shutdown_client)
+        options = RemoteDistSamplingWorkerOptions(num_workers=1, server_rank=0, shared_memory=False)
+        loaders = {
+            name: DistNeighborLoader(
+                None,
+                arguments.fanouts,
+                seeds,
+                batch_size=arguments.batch_size,
+                shuffle=True,
+                seed=_SEED,
+                with_edge=False,
+                worker_options=options,
+                cache_memory=count * row_bytes,
+                lookahead=lookahead,
+            )
+            for name, (count, lookahead) in cases.items()
+        }
+        for loader in loaders.values():
+            epoch(loader)
+            loader.reset_stats()
+        taken = [
+            {name: epoch(loader) for name, loader in loaders.items()}
+            for _ in range(max(arguments.turns, 1))
+        ]
+        print(f"{'':<12}{'rows asked for':>16}{'time':>8}{'processor':>11}")
+        for name, loader in loaders.items():
+            share = 1 - loader.stats().hit_rate
+            times = [[a / b for a, b in zip(t[name], t["no cache"], strict=True)] for t in taken]
+            seconds, processor = (statistics.median(column) for column in zip(*times, strict=True))
+            print(f"{name:<12}{share:>16.3f}{seconds:>8.2f}{processor:>11.2f}")
+            loader.shutdown()
+
+
+def open_servers(root: Path, num_parts: int, stack: ExitStack) -> int:
+    """Start a graph server for each part of a folder. Return the port of the first."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = int(free.getsockname()[1])
+    for rank in range(num_parts):
+        dataset = DistDataset().load(root, rank, same_host_reads=False)
+        config = ServerConfig("", rank, num_parts, 1, f"127.0.0.1:{port}", same_host_reads=False)
+        stack.callback(start_server(dataset, config).close)
+    return port
 
 
 def measure(root: Path, arguments: argparse.Namespace) -> None:

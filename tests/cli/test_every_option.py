@@ -119,7 +119,7 @@ COMPLETION_RUNS = [f"completion {shell} --debug" for shell in ("bash", "zsh", "t
 SERVE_RUNS = [
     "serve parts --rank 0 --num-servers 1 --num-clients 0 --master 127.0.0.1:{port} --part 0 "
     "--part 1 --lease 60 --host 127.0.0.1 --port {port} --key-file keys/server.key --labels y.npy "
-    "--buffer-limit 1GB --metrics-port {page} --methods own_methods --debug "
+    "--buffer-limit 1GB --cache-limit 1GB --metrics-port {page} --methods own_methods --debug "
     "--tensor-limit 1GB --job-tensor-limit 100MB",
     "serve parts --master 127.0.0.1:{port} --insecure",
 ]

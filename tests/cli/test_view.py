@@ -25,7 +25,7 @@ def statistics(rank, uptime, batches, requests=0, pid=7):
     sessions = [
         {"session": f"{name}/0", "loader": name, "client": "cli\x1bent", "samplers": samplers,
          "restarts": 2, "direct": False, "buffered_bytes": 3_000_000, "unsent_chunks": 4,
-         "ring_bytes": 10_000_000}
+         "ring_bytes": 10_000_000, "cache_bytes": 0}
         for name in ("aaaaaaaaaaaaaaaaaaaa", "bb")
     ]  # fmt: skip
     counted = ServerCounters(rank, [rank], "a", lambda: sessions)

@@ -17,6 +17,7 @@ from khop.distributed import (
     DistNeighborLoader,
     MpDistSamplingWorkerOptions,
 )
+from khop.distributed.loaders import backends
 from khop.distributed.loaders.sampling_options import collect_spec, info_for
 from khop.distributed.rpc.partition_client import PartitionClient
 from khop.distributed.rpc.partition_handler import RequestHandler
@@ -242,6 +243,29 @@ def test_samplers_that_die(graph, folder_of):
             os.kill(ours.workers[number % 2].pid, signal.SIGKILL)
     assert compared == len(ours)
     assert ours.stats().restarts > 0
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_the_default_is_a_share_of_the_memory(folder_of, monkeypatch, num_workers):
+    """A sixteenth, divided by trainers and samplers, and no more than the rows of other parts."""
+    memory = 16 * 3 * 100 * (ROW_BYTES + PLAN_BYTES)
+    options = {"batch_size": 16, "with_edge": False}
+    workers = MpDistSamplingWorkerOptions(num_workers=num_workers)
+    dataset = DistDataset().load(folder_of("random", 2), 0, also_serve=[1])
+    elsewhere = 500 - dataset.meta.node_types[0].bounds[1]
+    for trainers, rows in (("3", 100), ("1", elsewhere if num_workers == 0 else 2 * 150)):
+        monkeypatch.setenv("LOCAL_WORLD_SIZE", trainers)
+        monkeypatch.setattr(backends, "available_memory", lambda: memory)
+        loader = DistNeighborLoader(
+            dataset, [4, 4], torch.arange(64), worker_options=workers, **options
+        )
+        assert len(list(loader)) == 4
+        assert loader.stats().cache_bytes == rows * (ROW_BYTES + PLAN_BYTES)
+        loader.shutdown()
+    monkeypatch.setattr(backends, "available_memory", lambda: None)
+    assert backends.RowCaching.of(None, None).share(2) == 128 << 20
+    assert backends.RowCaching.of(None, None).share(1, served=True) == 256 << 20
+    assert backends.RowCaching.of("1GB", None).share(2, served=True) == 512 << 20
 
 
 def test_bytes_are_divided_among_tables():

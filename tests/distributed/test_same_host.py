@@ -12,7 +12,8 @@ import khop.trace
 from khop.distributed import DistDataset, DistNeighborLoader, MpDistSamplingWorkerOptions
 from khop.distributed.partitions.service import Claim, parts_read_by
 from khop.distributed.processes.hosts import maps_same_host
-from khop.distributed.remote.server.session import SessionEnvironment
+from khop.distributed.remote.server.cache_budget import CacheGrant
+from khop.distributed.remote.server.session_environment import SessionEnvironment
 from khop.distributed.rpc.endpoint import Endpoint
 from khop.loader import NeighborLoader
 from khop.storage.folder import PartitionFolder
@@ -136,10 +137,11 @@ def test_samplers_of_graph_servers():
         {}, [0, 1], 4, endpoints, None, lambda *_: None, lambda: None, mapped={0, 1, 2}
     )
     spec = SimpleNamespace(pipeline=SimpleNamespace(to_json=dict), timeout=1.0, concurrency=1)
-    config = environment.sampler_config(spec, 1, None)
+    spec.num_workers = 1
+    config = environment.sampler_config(spec, 1, None, CacheGrant())
     assert (config["part"], config["others"], sorted(config["endpoints"])) == (1, [0, 2], [3])
     with_stores = dataclasses.replace(environment, sampler={"stores": ["one"]})
-    config = with_stores.sampler_config(spec, 0, None)
+    config = with_stores.sampler_config(spec, 0, None, CacheGrant())
     assert (config["others"], sorted(config["endpoints"])) == ([1, 2], [1, 2, 3])
 
 

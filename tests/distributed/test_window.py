@@ -1,6 +1,7 @@
 """Order in which a sampler draws, requests and writes its batches: no process, no graph."""
 
 import random
+from types import SimpleNamespace
 
 import pytest
 
@@ -153,6 +154,23 @@ def test_without_lookahead_any_batch_is_written_when_it_is_drawn():
     sampler.end_drawing()
     assert sampler.go_on() == [0, 1, 3]
     assert sampler.begin() == []  # it is not requested
+
+
+def test_batches_that_are_drawn_ahead_are_bounded_by_bytes():
+    """Of batches of 10 bytes two are drawn ahead, and none waits for more of them."""
+    sampler = Sampler(1, 5, True, 25)
+    sampler.window.add(keys(0, 1), keys(2, 3, 4, 5, 6))
+    drawn = []
+    while begun := sampler.begin():
+        drawn += begun
+        sampler.end_drawing()
+        for task in sampler.window.tasks:
+            task.drawn = SimpleNamespace(nbytes=10, number=task.key[1])
+        sampler.window.next_to_announce().stage = Stage.ANNOUNCED
+    assert drawn == [0, 1, 2]
+    assert sampler.window.next_to_fetch().key == (0, 0)
+    assert (0, 6) in sampler.window
+    assert (0, 7) not in sampler.window
 
 
 def test_batches_of_a_closed_epoch_are_forgotten():

@@ -102,6 +102,7 @@ def session(name, client):
         "buffered_bytes": 5000,
         "unsent_chunks": 6,
         "ring_bytes": 70000,
+        "cache_bytes": 300,
     }
 
 
@@ -124,6 +125,7 @@ def test_servers():
         "sessions": 2,
         "samplers": 4,
         "ring_bytes": 140000,
+        "cache_bytes": 600,
         "tensor_bytes": 900,
         "sampler_restarts_total": 1,
         "received_bytes_total": 400,

@@ -49,7 +49,7 @@ class Op(enum.IntEnum):
     TRACE = 6  # 1: a recording has begun, 0: it has ended
     ENDPOINT = 7  # JSON: a part, and its server's endpoint, or why it is no longer served
     MAKE = 8  # `MAKE_HEADER`, and columns of int64: a batch that belongs to no epoch. A memfd if
-    # there are many columns.
+    # there are many columns. Sent again when a batch that was drawn ahead is requested.
     # process -> trainer
     READY = 16  # JSON
     BATCH = 17  # epoch, batch index, offset, bytes; JSON if the batch has extras;
@@ -72,7 +72,8 @@ _OPS_WITH_DESCRIPTORS = {Op.CONFIG, Op.OPEN_EPOCH, Op.MAKE, Op.READY, Op.BATCH, 
 U64 = struct.Struct("<Q")
 U64_PAIR = struct.Struct("<QQ")
 BATCH = struct.Struct("<QQQQ")
-MAKE_HEADER = struct.Struct("<QQQQ")  # request id (as the epoch), batch index, run key, columns
+# Request id (as the epoch), batch index, run key, number of columns, 1 if it is only drawn ahead.
+MAKE_HEADER = struct.Struct("<QQQQQ")
 
 
 class Message(NamedTuple):

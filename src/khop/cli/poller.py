@@ -67,6 +67,7 @@ class Session:
     buffered_bytes: Id
     unsent_chunks: Id
     ring_bytes: Id
+    cache_bytes: Id
     batches: _Batches
 
 

@@ -52,6 +52,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=8 << 30,
     )
     own.value(
+        "--cache-limit",
+        "SIZE",
+        "memory for rows of other partitions that samplers keep, all together (default 4GiB)",
+        byte_size,
+        default=4 << 30,
+    )
+    own.value(
         "--tensor-limit",
         "SIZE",
         "memory for tensors of clients' GraphStores, all together (default 8GiB)",
@@ -123,6 +130,7 @@ def run(arguments: argparse.Namespace) -> int:
         key_file=key_file_path(arguments.key_file),
         insecure=arguments.insecure,
         buffer_limit=arguments.buffer_limit,
+        cache_limit=arguments.cache_limit,
         tensor_limit=arguments.tensor_limit,
         job_tensor_limit=arguments.job_tensor_limit,
         lease=lease_seconds(arguments.lease),

@@ -82,6 +82,7 @@ def _add_server(families: Families, snapshot: Mapping[str, Any], labels: Labels)
         ("sessions", "Loaders of clients that are open.", len(sessions)),
         ("samplers", "Sampler processes.", sum(len(s["samplers"]) for s in sessions)),
         ("ring_bytes", "Shared memory that samplers may write to.", snapshot["ring_bytes"]),
+        ("cache_bytes", "For rows of other partitions.", sum(s["cache_bytes"] for s in sessions)),
         ("tensor_bytes", "Tensors of jobs.", sum(s["bytes"] for s in snapshot["stores"])),
     )
     help = "Sessions that were opened, closed by their client, or expired without it."

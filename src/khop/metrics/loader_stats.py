@@ -39,6 +39,8 @@ class LoaderStats:
         delivered_bytes: bytes of the batches.
         remote_bytes: bytes that came from other partitions: neighbours and attributes.
         reused_bytes: bytes of rows of other partitions that an earlier batch left in memory.
+        cache_bytes: bytes that the samplers have for rows of other partitions: as `cache_memory`
+            says, at most as many as the rows have, or as many as graph servers grant.
         disk: reads past the page cache (`features_on_disk`): rows that were 'asked' for, rows of
             these that were 'missed' by the cache, 'reads' of the disk and their 'bytes'. The rules
             of `other_rules` would have missed 'lru_missed' and 'sieve_missed'. With
@@ -81,6 +83,7 @@ class LoaderStats:
     delivered_bytes: int = 0
     remote_bytes: int = 0
     reused_bytes: int = 0
+    cache_bytes: int = 0
     disk: dict[str, int] = field(default_factory=lambda: dict.fromkeys(DISK, 0))
     other_rules: dict[str, int] = field(default_factory=lambda: dict.fromkeys(RULES, 0))
     trainer_seconds: dict[str, float] = field(
@@ -178,7 +181,8 @@ class LoaderStats:
         if self.reused_bytes:
             text += f", {human_bytes(self.reused_bytes)} reused ({self.hit_rate:.1%} of their rows"
             asked = self.rows["reused"] + self.rows["remote"]
-            text += f"{_rules_text(asked, self.other_rules)})"
+            text += f"{_rules_text(asked, self.other_rules)}; cache of "
+            text += f"{human_bytes(self.cache_bytes)})"
         lines.append(("bytes", text))
         if self.disk["asked"] + self.disk["edge_values"]:
             lines.append(("disk", _disk_text(self.disk)))
@@ -402,4 +406,8 @@ def _add_loader(families: Families, stats: LoaderStats, labels: Labels) -> None:
     help = "Time of the processes and threads that make batches, summed, by phase."
     for phase, seconds in stats.sampler_seconds.items():
         families.counters({**labels, "phase": phase}, ("sampler_seconds", help, seconds))
-    families.gauges(labels, ("samplers", "Sampler processes or threads.", stats.num_samplers))
+    families.gauges(
+        labels,
+        ("samplers", "Sampler processes or threads.", stats.num_samplers),
+        ("cache_bytes", "Bytes for rows of other partitions.", stats.cache_bytes),
+    )

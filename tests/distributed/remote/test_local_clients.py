@@ -6,7 +6,7 @@ import pytest
 
 from khop.channel.control import ControlLine, Op
 from khop.distributed.remote.server.local_clients import LocalSamplerService
-from khop.distributed.remote.server.session import SessionEnvironment
+from khop.distributed.remote.server.session_environment import SessionEnvironment
 from support.cluster.fake_samplers import FakeProgram
 
 

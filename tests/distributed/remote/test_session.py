@@ -8,7 +8,8 @@ import pytest
 from khop.channel.control import Op
 from khop.distributed.remote.server import session
 from khop.distributed.remote.server.send_queue import BatchRequest
-from khop.distributed.remote.server.session import Session, SessionEnvironment
+from khop.distributed.remote.server.session import Session
+from khop.distributed.remote.server.session_environment import SessionEnvironment
 from khop.distributed.remote.session_messages import SessionSpec
 from khop.distributed.rpc.endpoint import Endpoint
 from khop.distributed.sampling.pipeline import PipelineSpec
@@ -38,10 +39,13 @@ class Served:
         spec = SessionSpec(
             "s", "secret", "c", PIPELINE, num_workers, limits["buffer_bytes"],
             limits["concurrency"], limits["depth"], None, limits["max_restarts"], 30.0, 1 << 20,
+            limits.get("cache_bytes", 0), limits.get("lookahead", (0, 0)),
         )  # fmt: skip
         host = SessionEnvironment(
             {}, [0], num_parts, self.endpoints, None, lambda *_: None, self._restarted, self.program
         )
+        if "cache_bytes" in limits:
+            self.endpoints[1] = Endpoint("tcp://b")
         self.session = Session(spec, {}, host, self._send, lambda: self.now)
         for _ in range(num_workers):
             self.session.start()
@@ -249,6 +253,86 @@ def test_a_sampler_that_cannot_begin_fails_the_session():
     served.listen()
     assert sorted(served.failed()) == [0, 1]
     assert not served.session.lacks_sampler
+
+
+def ahead(served, *ids):
+    """Batches are requested to be drawn ahead."""
+    for number in ids:
+        columns = np.full((1, 4), number)
+        served.session.draw_ahead(BatchRequest(number, number + 10, 7, columns, served.now))
+
+
+def drawn_ahead(served):
+    """Batches that each process may draw ahead."""
+    served.program.asked()
+    return [[batch for _, batch in process.ahead] for process in served.program.started]
+
+
+KNOWN = {"num_parts": 2, "cache_bytes": 1 << 20, "lookahead": (2, 2)}
+
+
+def test_batches_are_requested_from_the_samplers_that_have_drawn_them():
+    served = Served(num_workers=2, **KNOWN)
+    assert served.session.lookahead == 6  # two, and one that is drawn, of each
+    served.order(0)
+    ahead(served, 0, 1, 2, 2, 3, 4, 5, 6, 7)
+    assert served.asked() == [[10], []]
+    assert drawn_ahead(served) == [[12, 14, 16], [11, 13, 15]]
+    served.order(1, 2, 3, 4, 5)
+    assert served.asked() == [[10, 12, 14], [11, 13, 15]]
+    served.order(7)  # was not drawn: six were
+    served.order(6)
+    assert served.asked() == [[10, 12, 14], [11, 13, 15]]
+    served.deliver(1, 11)
+    served.deliver(0, 10)
+    assert served.asked() == [[10, 12, 14, 16], [11, 13, 15, 17]]
+
+
+def test_a_sampler_dies_that_has_drawn_ahead():
+    served = Served(num_workers=2, **KNOWN)
+    ahead(served, 0, 1, 2, 3)
+    served.order(0)
+    served.program.started[0].die()
+    served.listen()
+    assert served.asked()[1] == [10]
+    assert drawn_ahead(served)[1] == [11, 13, 12]
+    served.order(1, 2)
+    assert served.asked()[1] == [10, 11, 12]
+
+
+def test_batches_that_are_drawn_ahead_are_cancelled_and_fail_unseen():
+    served = Served(**KNOWN)
+    ahead(served, 0, 1, 2)
+    served.session.cancel([0])
+    assert served.program.started[0].ops() == [Op.CLOSE_EPOCH]
+    served.program.started[0].fail(served.program.started[0].ahead[1], "bad seed")
+    served.listen()
+    assert served.failed() == {}
+    served.order(0, 1)
+    assert served.asked() == [[10, 11]]
+    assert served.session.reattach([0, 1], served._send) == [0, 1]
+    assert served.program.started[0].ops() == [Op.CLOSE_EPOCH] * 2  # of batch 2
+    ahead(served, 3)
+    served.session.fail({"type": "OSError", "message": "no", "traceback": ""})
+    assert sorted(served.failed()) == [0, 1]
+
+
+@pytest.mark.parametrize("options", [{"num_parts": 1}, {"cache_bytes": 0}, {"lookahead": (0, 0)}])
+def test_no_batch_is_drawn_ahead_for_nothing(options):
+    """If all parts are here, or the client wants no rows to be kept."""
+    served = Served(**{**KNOWN, **options})
+    ahead(served, 0)
+    assert served.session.lookahead == 0
+    assert drawn_ahead(served) == [[]] * len(served.program.started)
+
+
+def test_seeds_of_batches_that_are_drawn_ahead_count():
+    """With those of requests that wait: further ones are ignored."""
+    served = Served(**KNOWN)
+    columns = np.zeros((1, 1 << 20), np.int64)
+    for number in range(3):
+        served.session.draw_ahead(BatchRequest(number, number, 7, columns, 0.0))
+    assert drawn_ahead(served) == [[0, 1]]
 
 
 def test_its_end():

@@ -17,7 +17,7 @@ from khop.channel.message import pack, unpack
 from khop.distributed.processes.child import ChildProcess
 from khop.distributed.remote.messages import CHUNK_BYTES
 from khop.distributed.remote.server.counters import ServerCounters
-from khop.distributed.remote.server.session import SessionEnvironment
+from khop.distributed.remote.server.session_environment import SessionEnvironment
 from khop.distributed.remote.server.session_table import Requester, SessionTable
 from khop.distributed.remote.server.validation import SessionLimits, SessionValidator
 from khop.distributed.remote.session_messages import Batch, Open, SessionSpec

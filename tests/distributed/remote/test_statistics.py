@@ -29,6 +29,7 @@ def session(name="s/0", ring_bytes=100):
         "buffered_bytes": 5,
         "unsent_chunks": 6,
         "ring_bytes": ring_bytes,
+        "cache_bytes": 0,
     }
 
 

@@ -37,7 +37,7 @@ from khop.distributed.remote.server.control_handler import ControlHandler
 from khop.distributed.remote.server.counters import ServerCounters
 from khop.distributed.remote.server.directory import Directory
 from khop.distributed.remote.server.published_values import PublishedValues, _size_of as size_of
-from khop.distributed.remote.server.session import SessionEnvironment
+from khop.distributed.remote.server.session_environment import SessionEnvironment
 from khop.distributed.remote.server.session_table import SessionTable
 from khop.distributed.remote.server.validation import SessionLimits, SessionValidator
 from khop.distributed.remote.session_messages import (

@@ -62,7 +62,8 @@ class FakeProcess:
                 self.asked += request.requested
                 self.ahead += request.ahead
             elif message.op is Op.MAKE:
-                self.asked.append(read_request(message)[0])
+                key, _, is_ahead = read_request(message)
+                (self.ahead if is_ahead else self.asked).append(key)
             elif message.op is Op.FREE:
                 self._free(U64.unpack(message.payload))
             else:

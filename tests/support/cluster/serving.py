@@ -190,11 +190,15 @@ class RawSession:
             poller.register(socket, zmq.POLLIN)
         poller.poll(100)
 
-    def ask(self, number, seeds, run_key=7, batch=None):
-        """Request a batch of these seeds, by their ids in the folder's numbering."""
+    def ask(self, number, seeds, run_key=7, batch=None, ahead=False):
+        """Request a batch of these seeds, by their ids in the folder's numbering.
+
+        With `ahead`, it is only drawn.
+        """
         columns = np.atleast_2d(np.asarray(seeds, np.int64))
         batch = number if batch is None else batch
-        self.send("batch", [columns], batch_id=number, batch=batch, run_key=run_key)
+        fields = {"batch_id": number, "batch": batch, "run_key": run_key, "ahead": ahead}
+        self.send("batch", [columns], **fields)
 
     def take(self, acknowledge):
         """Process the messages that have arrived."""

@@ -5,11 +5,13 @@ Runs in trainers.
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import NamedTuple
 
+from khop.cores import available_memory
 from khop.data.device import check_device
 from khop.data.hot_rows import parse_bytes
 from khop.distributed.dataset import DistDataset
@@ -38,7 +40,9 @@ from khop.storage.folder import FolderMeta
 from khop.storage.pack import Pack
 from khop.typing import Array
 
-_DEFAULT_CACHE_BYTES = 256 << 20
+# Default share of the available memory, of all trainers of a machine together. Where the memory is
+# not known, and of graph servers, which bound it, a number of bytes.
+_DEFAULT_SHARE, _DEFAULT_CACHE_BYTES = 1 / 16, 256 << 20
 _MIN_LOOKAHEAD, _MAX_LOOKAHEAD = 8, 64
 
 
@@ -64,9 +68,19 @@ class RowCaching(NamedTuple):
             raise ValueError(f"lookahead must be 0 to {_MAX_LOOKAHEAD} batches (got {lookahead})")
         return cls(None if cache_memory is None else parse_bytes(cache_memory), lookahead)
 
-    def share(self, num_samplers: int) -> int:
-        """Return the bytes of each sampler."""
-        return (_DEFAULT_CACHE_BYTES if self.nbytes is None else self.nbytes) // num_samplers
+    def share(self, num_samplers: int, served: bool = False) -> int:
+        """Return the bytes of each sampler. If `served`, graph servers run them.
+
+        By default all have a sixteenth of the memory that is available now, divided by the trainers
+        of this machine ($LOCAL_WORLD_SIZE). Samplers take less if there are fewer rows.
+        """
+        nbytes = self.nbytes
+        if nbytes is None:
+            memory = None if served else available_memory()
+            trainers = max(1, int(os.environ.get("LOCAL_WORLD_SIZE") or 1))
+            nbytes = _DEFAULT_CACHE_BYTES
+            nbytes = nbytes if memory is None else int(_DEFAULT_SHARE * memory) // trainers
+        return nbytes // num_samplers
 
     def limits(self, meta: FolderMeta, spec: PipelineSpec, batch_size: int) -> tuple[int, int]:
         """Return the least and the greatest number of batches that a sampler draws ahead."""
@@ -104,24 +118,18 @@ def create_backend(
 
     Raises:
         RuntimeError: a device of `worker_devices` cannot be used. The message has the reason.
-        ValueError: `worker_devices` names a device, but graph_mode='CPU' for this dataset. Or
-            `cache_memory` is set for a served graph. Or there is a pack, and a device or a server
-            gathers rows.
+        ValueError: `worker_devices` names a device, but graph_mode='CPU' for this dataset. Or there
+            is a pack, and a device or a server gathers rows.
     """
     if isinstance(data, ServedGraph):
         options = options or RemoteDistSamplingWorkerOptions()
         assert isinstance(options, RemoteDistSamplingWorkerOptions)
-        if caching.nbytes:
-            raise ValueError(
-                "cache_memory is for loaders of partitions: samplers of graph servers keep no rows "
-                f"of other partitions (got {caching.nbytes:,} bytes)"
-            )
         if pack is not None:
             raise ValueError(f"packed is for loaders of partitions here (got '{pack.root}')")
         prepare = placing.preparing(pinning(transfer.target))
-        return create_remote_backend(
-            data, spec, options, plan, weights, prepare, placing.starting(start_receiver)
-        )
+        limits = caching.share(1, True), caching.limits(data.meta, spec, plan.batch_size)
+        receiver = placing.starting(start_receiver)
+        return create_remote_backend(data, spec, options, plan, limits, weights, prepare, receiver)
     assert isinstance(data, DistDataset)
     options = options or CollocatedDistSamplingWorkerOptions()
     if isinstance(options, MpDistSamplingWorkerOptions) and options.num_workers > 0:

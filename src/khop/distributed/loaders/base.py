@@ -285,7 +285,8 @@ class DistLoader(StatefulLoader, abc.ABC):
 
     def stats(self) -> LoaderStats:
         """Return statistics over all epochs of the loader, or since `reset_stats()`."""
-        return replace(super().stats(), placement=self._placing.described(self.workers))
+        placement, backend = self._placing.described(self.workers), self._backend
+        return replace(super().stats(), placement=placement, cache_bytes=backend.cache_bytes)
 
     def shutdown(self) -> None:
         """End the sampler processes. Also called when the loader is garbage-collected."""

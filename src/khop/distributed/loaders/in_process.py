@@ -94,6 +94,11 @@ class InProcessBackend:
         self._num_epochs = 0
         self._is_making = False
 
+    @property
+    def cache_bytes(self) -> int:
+        """Bytes of the caches of rows of other partitions."""
+        return self._pipeline.cache_bytes
+
     def new_epoch(self) -> int:
         """Return an id for the epoch that begins next."""
         epoch_id = self._num_epochs

@@ -176,9 +176,11 @@ class ResourceGroup(TypedDict, total=False):
             None,
             "bytes in which this loader keeps rows of other partitions, '2GB' or a number. Its "
             "samplers divide them. They draw batches ahead, and keep the rows that are needed "
-            "soonest. Each loader of each trainer has its own. 0 keeps none. If None, 256 MB, or "
-            "less if other partitions have fewer rows. Loaders of graph servers keep none, nor do "
-            "samplers on devices.",
+            "soonest. Each loader of each trainer has its own. 0 keeps none. If None, a sixteenth "
+            "of the available memory, divided by the trainers of this machine, or less if other "
+            "partitions have fewer rows. Graph servers bound their samplers' rows "
+            "(`--cache-limit`). The default for them is 256 MB. Samplers on devices keep none. "
+            "`stats().cache_bytes` has the choice.",
         ),
     ]
     lookahead: Annotated[

@@ -26,6 +26,8 @@ from khop.distributed.sampling.pipeline import PipelineSpec
 from khop.errors import ProtocolError
 
 LayoutNumber = Annotated[int, Between(0, 1 << 20)]
+_Lookahead = Annotated[int, Between(0, 64)]
+_Reason = Annotated[str, AtMost(1000)]
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,8 @@ class SessionSpec:
         max_restarts: maximum number of restarts of samplers.
         timeout: seconds that samplers wait for other servers.
         credits: maximum bytes that are sent and not acknowledged.
+        cache_bytes: requested bytes of its samplers, for rows of other partitions that they keep.
+        lookahead: least and greatest number of batches that a sampler announces ahead.
     """
 
     session: Name
@@ -59,6 +63,8 @@ class SessionSpec:
     max_restarts: Annotated[int, Between(0, 1 << 20)]
     timeout: Annotated[float, Between(0.1, 1e6)]
     credits: Annotated[int, Between(1 << 16, 1 << 30)]
+    cache_bytes: Annotated[int, Between(0, 1 << 50)] = 0
+    lookahead: tuple[_Lookahead, _Lookahead] = (0, 0)
 
     def __post_init__(self) -> None:
         devices = self.worker_devices
@@ -90,9 +96,19 @@ def session_fields(config: Mapping[str, Any], credits: int) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Held:
-    """Reply to `Open`: ids of the outstanding batches that need not be requested again."""
+    """Reply to `Open`.
+
+    Attributes:
+        held: ids of the outstanding batches that need not be requested again.
+        lookahead: maximum number of batches that are requested to be drawn ahead.
+        cache_bytes: bytes that the session got of the ones that it requested.
+        reduced: reason why these are fewer. None if they are not.
+    """
 
     held: BatchIds
+    lookahead: Annotated[int, Between(0, 1 << 20)] = 0
+    cache_bytes: Annotated[int, Between(0, 1 << 50)] = 0
+    reduced: _Reason | None = None
 
 
 @dataclass(frozen=True)
@@ -115,13 +131,15 @@ class Open(GraphServerRequest, op="open", reply=Held, carries=MESSAGE_BYTES):
 class Batch(GraphServerRequest, op="batch", carries=3 * 8 * MAX_SEEDS):
     """Request to make the batch of the seeds that it carries, [num_columns, n] int64.
 
-    Events with the batch follow.
+    Events with the batch follow. With `ahead` none follow: the batch may be drawn, and is requested
+    later by the same ids. The server may ignore such a request.
     """
 
     session: Name
     batch_id: Id
     batch: Id
     run_key: Word
+    ahead: bool = False
 
 
 @dataclass(frozen=True)
@@ -266,9 +284,13 @@ class HostedSampler:
 
 @dataclass(frozen=True)
 class SamplerStarted:
-    """Reply to `HostedSampler`: a sampler was started. Passes one end of its control line."""
+    """Reply to `HostedSampler`: a sampler was started. Passes one end of its control line.
+
+    For `reduced`, see `Held`.
+    """
 
     pid: Pid
+    reduced: _Reason | None = None
 
 
 @dataclass(frozen=True)

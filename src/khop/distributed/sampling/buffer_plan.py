@@ -7,15 +7,13 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from khop.distributed.sampling.pipeline import PipelineSpec
-from khop.sampler.rows.collect import CollectSpec
+from khop.sampler.rows.collect import EDGE_BYTES, NODE_BYTES, CollectSpec
 from khop.storage.folder import EdgeTypeMeta, FolderMeta, NodeTypeMeta
 
 # Limits of batches made ahead, in bytes and batches. They apply where a sampler's concurrency is
 # lower.
 _AHEAD_BYTES = 32 << 20
 _MAX_AHEAD = 64
-# Bytes of a drawn batch, without rows: ids, positions, hash tables, planned uses.
-_NODE_BYTES, _EDGE_BYTES = 160, 32
 
 
 class ArenaPlan(NamedTuple):
@@ -73,7 +71,7 @@ def plan_memory(
 def batches_drawn_ahead(meta: FolderMeta, spec: PipelineSpec, batch_size: int) -> int:
     """Return the number of batches without rows that `_AHEAD_BYTES` hold."""
     num_nodes, num_edges = _largest_batch(meta, spec, batch_size)
-    return _AHEAD_BYTES // (_NODE_BYTES * num_nodes + _EDGE_BYTES * num_edges + 1)
+    return _AHEAD_BYTES // (NODE_BYTES * num_nodes + EDGE_BYTES * num_edges + 1)
 
 
 def _batch_bytes(meta: FolderMeta, spec: PipelineSpec, batch_size: int) -> int:

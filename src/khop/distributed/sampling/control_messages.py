@@ -137,13 +137,17 @@ class SampleRequest(NamedTuple):
         return cls(numbers[:num_freed], keys[:num_requested], keys[num_requested:])
 
 
-def send_request(line: ControlLine, key: BatchKey, run_key: int, columns: Int64Array) -> None:
+def send_request(
+    line: ControlLine, key: BatchKey, run_key: int, columns: Int64Array, ahead: bool = False
+) -> None:
     """Send a MAKE message, which requests one batch that belongs to no epoch.
+
+    With `ahead`, it may be drawn, and is requested later.
 
     Raises:
         OSError: no memory or descriptor is left for many columns.
     """
-    head = MAKE_HEADER.pack(*key, run_key, len(columns))
+    head = MAKE_HEADER.pack(*key, run_key, len(columns), ahead)
     if columns.nbytes <= _MAX_INLINE:
         line.post(Op.MAKE, head + columns.tobytes())
         return
@@ -156,9 +160,9 @@ def send_request(line: ControlLine, key: BatchKey, run_key: int, columns: Int64A
         os.close(memory)
 
 
-def read_request(message: Message) -> tuple[BatchKey, SingleBatch]:
-    """Read a MAKE message, which requests one batch. Return the batch's key, and its seeds."""
-    request, batch, run_key, num_columns = MAKE_HEADER.unpack_from(message.payload)
+def read_request(message: Message) -> tuple[BatchKey, SingleBatch, bool]:
+    """Read a MAKE message. Return the batch's key, its seeds, and if it is only drawn ahead."""
+    request, batch, run_key, num_columns, ahead = MAKE_HEADER.unpack_from(message.payload)
     raw: Any = message.payload[MAKE_HEADER.size :]
     if message.descriptors:
         try:
@@ -166,4 +170,4 @@ def read_request(message: Message) -> tuple[BatchKey, SingleBatch]:
         finally:
             message.close_descriptors()
     columns = np.frombuffer(raw, np.int64).reshape(num_columns, -1)
-    return (request, batch), SingleBatch(run_key, columns)
+    return (request, batch), SingleBatch(run_key, columns), bool(ahead)

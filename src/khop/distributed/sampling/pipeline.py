@@ -112,6 +112,11 @@ class Pipeline:
         """True if batches must be announced and requested in the same order."""
         return self._collector.is_ordered
 
+    @property
+    def cache_bytes(self) -> int:
+        """Bytes of the caches of other parts' rows, with their plans."""
+        return self._collector.cache_bytes
+
     def lookahead(self, limits: tuple[int, int]) -> int:
         """Return the number of batches to announce ahead, within limits, from batches so far."""
         return min(max(self._collector.batches_known, limits[0]), limits[1])

@@ -201,6 +201,11 @@ class SamplerPool:
         return len(self._pool.samplers)
 
     @property
+    def cache_bytes(self) -> int:
+        """Bytes of the samplers' caches of rows of other partitions, together."""
+        return sum(sampler.cache_bytes for sampler in self._pool.samplers)
+
+    @property
     def workers(self) -> list[Worker]:
         """Processes that make the loader's batches now, by index."""
         samplers, devices = self._pool.samplers, self._devices

@@ -166,6 +166,7 @@ class SamplerProcess:
         in_flight: batches that were assigned and not delivered, in order: whether each was
             requested. Others may be drawn, and are requested later.
         layouts: layouts of its batches, by id.
+        cache_bytes: bytes of its caches of rows of other partitions, as it reports them.
         num_made, nbytes_made: number of batches made so far, and their bytes.
     """
 
@@ -184,6 +185,7 @@ class SamplerProcess:
         self.device_arena = device_arena
         self.in_flight: dict[BatchKey, bool] = {}
         self.layouts: dict[int, Layout] = {}
+        self.cache_bytes = 0
         self.num_made = self.nbytes_made = 0
         # Slots without references, freed with the next request. Destructors append to it.
         self._freed: deque[int] = deque()

@@ -171,6 +171,10 @@ class ProcessPool(Generic[BatchT]):
         """Return the samplers that may get batches: the ones that have started, else all."""
         return [s for s in self.samplers if not s.is_starting] or self.samplers
 
+    def holder(self, key: BatchKey) -> SamplerProcess | None:
+        """Return the sampler to which a batch in flight was assigned. None if there is none."""
+        return next((s for s in self.samplers if key in s.in_flight), None)
+
     def assign(self, keys: Iterable[BatchKey], ahead: Iterable[BatchKey] = ()) -> None:
         """Assign batches to the samplers with the fewest batches in flight.
 
@@ -185,8 +189,8 @@ class ProcessPool(Generic[BatchT]):
             return
         assigned: dict[int, tuple[list[BatchKey], list[BatchKey]]] = {}
         for key, is_requested in assigned_keys.items():
-            drawn_by = (s for s in self.samplers if key in s.in_flight) if is_requested else ()
-            sampler = next(iter(drawn_by), None) or min(eligible, key=_load)
+            drawn_by = self.holder(key) if is_requested else None
+            sampler = drawn_by or min(eligible, key=_load)
             sampler.in_flight[key] = is_requested
             assigned.setdefault(sampler.index, ([], []))[not is_requested].append(key)
         for sampler in self.samplers:
@@ -262,6 +266,7 @@ class ProcessPool(Generic[BatchT]):
             sampler.layouts[layout.id] = layout
         elif message.op is Op.READY:
             sampler.is_starting = False
+            sampler.cache_bytes = message.integers("cache_bytes")[0] or 0
         elif message.op is Op.RECORDS:
             recording = current()
             if recording is not None:

@@ -79,20 +79,28 @@ class Window:
         concurrency: limit of batches in work.
         lookahead: initial value of the attribute.
         is_ordered: batches are announced and requested in order. If False, there is no lookahead.
+        most_bytes: no batch is drawn ahead while drawn batches have more bytes. If None, there is
+            no bound.
 
     Attributes:
         tasks: batches in work, in the order in which they began.
         lookahead: announced batches that a batch waits for before it requests its rows.
     """
 
-    def __init__(self, concurrency: int, lookahead: int, is_ordered: bool) -> None:
+    def __init__(
+        self, concurrency: int, lookahead: int, is_ordered: bool, most_bytes: int | None = None
+    ) -> None:
         self._concurrency = concurrency
+        self._most_bytes = most_bytes
         self.lookahead = lookahead if is_ordered else 0
         self._is_ordered = is_ordered
         self._unstarted: dict[BatchKey, bool] = {}  # whether requested
         self.tasks: list[Task] = []
         self._num_fetched = 0  # since the window was empty
         self._waits_since: float | None = None
+
+    def __contains__(self, key: BatchKey) -> bool:
+        return key in self._unstarted or any(task.key == key for task in self.tasks)
 
     def add(self, requested: Iterable[BatchKey], ahead: Iterable[BatchKey] = ()) -> None:
         """Add batches that are requested, and batches that may be drawn ahead."""
@@ -118,6 +126,13 @@ class Window:
         """True if a batch is in work that does not wait for its request by the trainer."""
         return any(task.stage != Stage.ANNOUNCED for task in self.tasks)
 
+    @property
+    def _is_full(self) -> bool:
+        """True if the drawn batches have so many bytes that no batch is drawn ahead."""
+        drawn = (task.drawn for task in self.tasks if task.stage <= Stage.ANNOUNCED)
+        limit = self._most_bytes
+        return limit is not None and sum(0 if d is None else d.nbytes for d in drawn) > limit
+
     def next_to_draw(self) -> tuple[BatchKey, bool] | None:
         """Remove and return the next batch to begin, and whether it is requested, or None."""
         if not self._unstarted:
@@ -135,7 +150,7 @@ class Window:
             key = next((k for k, is_requested in self._unstarted.items() if is_requested), None)
             if key is None or len(self.tasks) >= self._concurrency:
                 return None
-        elif waiting < self.lookahead + self._concurrency:
+        elif waiting < self.lookahead + self._concurrency and not self._is_full:
             key = next(iter(self._unstarted))
         else:
             # The trainer may wait for a batch of a sampler that has died, behind all of these.
@@ -162,7 +177,8 @@ class Window:
         num_begun = sum(other.stage >= Stage.FETCHING for other in self.tasks)
         if num_begun >= self._concurrency:
             return None
-        is_drawing = self._unstarted or any(t.stage < Stage.ANNOUNCED for t in self.tasks)
+        is_drawing = any(task.stage < Stage.ANNOUNCED for task in self.tasks)
+        is_drawing = is_drawing or (bool(self._unstarted) and not self._is_full)
         known = min(self.lookahead, SOON_KNOWN + 2 * self._num_fetched)
         if is_drawing and len(announced) <= known:
             now = time.monotonic()

@@ -61,7 +61,8 @@ class Sampler:
         line: the control line.
         config: configuration from the trainer: folder, part, further parts to read (`others`),
             pipeline, modules of users' methods, endpoints, concurrency, cache_bytes, limits of the
-            lookahead, path of a pack or None. On a device also: its name, the placement of graph
+            lookahead, path of a pack or None. Of graph servers: bytes of batches that are drawn
+            ahead (`ahead_bytes`). On a device also: its name, the placement of graph
             and attributes, the description of a device arena.
         memory: descriptors of the arena's memory, and of the device arena's if it has one.
         arrays: extra arrays of `Pipeline`.
@@ -98,7 +99,12 @@ class Sampler:
             None if self._pack is None else self._pack.rows,
         )
         self._lookahead: tuple[int, int] = config["lookahead"]  # limits
-        self._window = Window(config["concurrency"], self._lookahead[0], self._pipeline.is_ordered)
+        self._window = Window(
+            config["concurrency"],
+            self._lookahead[0],
+            self._pipeline.is_ordered,
+            config.get("ahead_bytes"),
+        )
         self._epochs: dict[int, Epoch | SingleBatch] = {}
         self._reported_bytes, self._reported_disk = 0, DiskCounts()
         self._announced: set[int] = set()
@@ -107,6 +113,11 @@ class Sampler:
         self._poller: Any = select.poll() if self._client is None else self._client.poller
         for descriptor in (self._line.fileno(), self._waiter.descriptor):
             self._poller.register(descriptor, select.POLLIN)
+
+    @property
+    def cache_bytes(self) -> int:
+        """Bytes of the caches of rows of other partitions."""
+        return self._pipeline.cache_bytes
 
     def run(self) -> None:
         """Make batches until the trainer closes the line.
@@ -145,8 +156,10 @@ class Sampler:
         elif message.op is Op.CLOSE_EPOCH:
             self._close_epoch(U64.unpack(message.payload)[0])
         elif message.op is Op.MAKE:  # a request of a graph server, which has no epochs
-            key, self._epochs[key[0]] = read_request(message)
-            self._window.add([key])
+            key, batch, is_ahead = read_request(message)
+            if key not in self._window:
+                self._epochs[key[0]] = batch
+            self._window.add([] if is_ahead else [key], [key] if is_ahead else [])
         elif message.op is Op.TRACE:
             is_recorded = bool(U64.unpack(message.payload)[0])
             self._clock.keep_segments(is_recorded)
@@ -407,7 +420,7 @@ def main() -> None:
             arrays.update(read_shared(shared))
             os.close(shared)
         sampler = Sampler(line, config, memory, arrays)
-        line.send_json(Op.READY, {})
+        line.send_json(Op.READY, {"cache_bytes": sampler.cache_bytes})
         sampler.run()
     except (EOFError, ConnectionError):
         pass  # the trainer has closed the line

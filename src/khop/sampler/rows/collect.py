@@ -29,7 +29,7 @@ from khop.codec import AtMost, Distinct
 from khop.data import Feature, RowFormat
 from khop.sampler.methods.access import Waiting
 from khop.sampler.requests import RemoteParts
-from khop.sampler.rows.row_cache import RowCache, TableSize, capacities
+from khop.sampler.rows.row_cache import PLAN_BYTES, RowCache, TableSize, capacities
 from khop.sampler.rows.row_fetch import RowFetch, write_rows
 from khop.sampler.rows.row_fetcher import OpenRows, PartRows
 from khop.sampler.spec import MAX_TYPES
@@ -40,6 +40,8 @@ from khop.typing import Array
 
 _INT64 = np.dtype(np.int64)
 _MAX_ATTRIBUTES = 4096  # of a type
+NODE_BYTES, EDGE_BYTES = 160, 32
+"""Bytes of a drawn batch, without rows, per node and edge: ids, positions, tables, planned uses."""
 # Announced batches for rows on disk: 4 % more misses than with all batches of an epoch, where 8
 # batches have 12 % more (benchmarks/disk.py, cache of 15 % of the rows).
 _KNOWN_FOR_DISK = 32
@@ -86,6 +88,7 @@ class DrawnBatch:
         extras: further arrays of the batch, by name: 's.<name>' of seeds, of any shape,
             'n<type>.<name>' [num_nodes] and 'e<type>.<name>' [num_edges] of a type.
         fetches: the rows of each table, located.
+        nbytes: estimated bytes of its memory before its rows are copied.
         reused_bytes: bytes of its rows that earlier batches requested.
         rules: misses by other rules, see `khop.trace.clock.RULES`.
         request_number: number of its request. None while its rows are not requested.
@@ -97,6 +100,7 @@ class DrawnBatch:
     batch: int
     extras: Mapping[str, Array]
     fetches: list[RowFetch] = field(default_factory=list)
+    nbytes: int = 0
     reused_bytes: int = 0
     rules: tuple[int, int] = (0, 0)
     request_number: int | None = None
@@ -153,7 +157,7 @@ class Collector:
         ]
         self._layouts: dict[object, Layout] = {}
         self._scratch = BufferPool()
-        sizes = {i: _remote_size(part, table) for i, table in enumerate(self._tables)}
+        sizes = {i: _remote_size(table) for i, table in enumerate(self._tables)}
         counts = capacities(cache_bytes if remote is not None else 0, sizes)
         self._caches = {
             i: RowCache(self._tables[i], count, sizes[i].num_rows) for i, count in counts.items()
@@ -165,6 +169,12 @@ class Collector:
         # Batches whose rows were requested and are not written, in order. For caches only.
         self._requested: list[DrawnBatch] = []
         self._num_requests = 0
+
+    @property
+    def cache_bytes(self) -> int:
+        """Bytes of the caches of other parts' rows, with their plans."""
+        tables = self._tables
+        return sum(c.capacity * (tables[i].row_bytes + PLAN_BYTES) for i, c in self._caches.items())
 
     @property
     def is_ordered(self) -> bool:
@@ -187,7 +197,10 @@ class Collector:
 
     def locate(self, drawn: DrawnBatch) -> None:
         """Locate the rows of a batch."""
-        subgraph = drawn.subgraph
+        subgraph, meta = drawn.subgraph, self._part.meta
+        num_nodes = sum(subgraph.num_nodes(i) for i in range(len(meta.node_types)))
+        num_edges = sum(subgraph.num_edges(i) for i in range(len(meta.edge_types)))
+        drawn.nbytes = NODE_BYTES * num_nodes + EDGE_BYTES * num_edges
         for table in self._tables:
             if table.unit == "node":
                 ids = self._scratch.empty((subgraph.num_nodes(table.type_index),), _INT64)
@@ -390,14 +403,13 @@ class Collector:
         return Layout(index, arrays, counters)
 
 
-def _remote_size(part: Part, table: PartRows) -> TableSize:
-    """Return the size of a table's rows in other parts, without rows that the part has copies of.
+def _remote_size(table: PartRows) -> TableSize:
+    """Return the size of the rows that are requested, without rows that the part has copies of.
 
     Ids of edges alone are not cached.
     """
     if table.unit == "edge" and len(table.attributes) == 1:
         return TableSize(0, 0)
-    begin, end = table.bounds[part.part : part.part + 2]
     copies = table.copies()
     num_copies = 0 if copies is None else len(copies.positions)
-    return TableSize(table.row_bytes, table.bounds[-1] - (end - begin) - num_copies)
+    return TableSize(table.row_bytes, max(table.num_elsewhere - num_copies, 0))

@@ -53,10 +53,15 @@ class RowCache:
             attr.delivering(Feature(rows, attr.stored.dtype))
             for attr, rows in zip(attributes, self._rows, strict=True)
         ]
-        # The last request that stores a row in each slot, and the last that uses the slot.
-        self._stored_by = np.full(capacity, -1, np.int64)
-        self._used_by = np.full(capacity, -1, np.int64)
+        # The last request that stores a row in each slot, and the last that uses the slot, from 1.
+        # Zeros take no memory before they are written.
+        self._stored_by, self._used_by = np.zeros(capacity, np.int64), np.zeros(capacity, np.int64)
         self._num_batches = self._num_announced = 0
+
+    @property
+    def capacity(self) -> int:
+        """Number of rows that it can have."""
+        return self._plan.capacity
 
     @property
     def batches_known(self) -> int:
@@ -113,11 +118,11 @@ class RowCache:
                 request = self._fetcher.requested(index, ids[piece], firsts[rows], kept)
                 fetch.remote.append(request)
         kept_slots = slots[slots >= 0]
-        after_stores = self._stored_by[hit_slots].max(initial=-1)
-        after_uses = self._used_by[kept_slots].max(initial=-1)
-        self._used_by[hit_slots] = request_number
-        self._used_by[kept_slots] = self._stored_by[kept_slots] = request_number
-        return int(max(after_stores, after_uses))
+        after_stores = self._stored_by[hit_slots].max(initial=0)
+        after_uses = self._used_by[kept_slots].max(initial=0)
+        self._used_by[hit_slots] = request_number + 1
+        self._used_by[kept_slots] = self._stored_by[kept_slots] = request_number + 1
+        return int(max(after_stores, after_uses)) - 1
 
     def forget(self, fetch: RowFetch) -> None:
         """Withdraw an announced batch whose rows were not requested."""

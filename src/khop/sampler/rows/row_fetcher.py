@@ -225,6 +225,12 @@ class PartRows(RowFetcher):
             isinstance(meta, EdgeTypeMeta) and not meta.edge_ids and self._names == ["edge_id"]
         )
 
+    @property
+    def num_elsewhere(self) -> int:
+        """Number of rows in parts that are not read here."""
+        bounds = self.bounds
+        return bounds[-1] - sum(bounds[part + 1] - bounds[part] for part in self._parts)
+
     def local_tables(self, index: int) -> Sequence[RowStore | None] | None:
         tables = self._tables.get(index)
         if tables is None and index in self._parts:

@@ -37,6 +37,7 @@ def create_remote_backend(
     spec: PipelineSpec,
     options: RemoteDistSamplingWorkerOptions,
     plan: EpochPlan,
+    caching: tuple[int, tuple[int, int]],
     weights: Mapping[str, Array],
     pin: Callable[[ArenaReader], None] | None,
     receiver: Program,
@@ -48,6 +49,8 @@ def create_remote_backend(
         spec: specification of the batches.
         options: options of the loader.
         plan: division of the seeds into batches.
+        caching: bytes of the caches of rows of other partitions, of all samplers together, and
+            limits of the number of batches that each announces ahead.
         weights: sampling weights of negative endpoints, see
             `khop.distributed.sampling.pipeline.Pipeline`.
         pin: function that registers an arena with CUDA. If None, arenas are not registered.
@@ -57,6 +60,7 @@ def create_remote_backend(
         TypeError, ValueError: invalid options.
     """
     context, devices = require_client(), options.devices()
+    cache_bytes, lookahead = caching
     ranks = options.servers(context.rank, context.num_servers())
     warn_of_shared_gpus(devices, is_here=False, stacklevel=5)
     factory = LocalSamplerFactory(context.remote, ranks, receiver)
@@ -88,6 +92,8 @@ def create_remote_backend(
             "concurrency": options.worker_concurrency,
             "worker_devices": devices if any(devices) else None,
             "max_restarts": options.max_restarts,
+            "cache_bytes": cache_bytes // (num_processes if is_local else len(ranks)),
+            "lookahead": lookahead,
         },
         "methods": modules_of(spec.sampling.method),
         "schema": codec.to_json(BatchSchema.create(graph.meta, spec)),
@@ -95,6 +101,7 @@ def create_remote_backend(
         "timeout": options.timeout,
         "batch_limit": batch_limit,
     }
+    most_ahead = lookahead[1] + options.worker_concurrency if cache_bytes and lookahead[1] else 0
     pool = SamplerPool(
         config,
         [None] * num_processes,
@@ -108,6 +115,7 @@ def create_remote_backend(
         program=factory if is_local else receiver,
         # A receiver of other machines' servers is no fallback: there is nothing to replace it.
         is_fallback=factory.is_fallback if is_local else lambda process, index: False,
+        lookahead=most_ahead if is_local else most_ahead * num_workers * len(ranks),
     )
     context.close_before_leaving(pool)
     return pool

@@ -117,6 +117,8 @@ def _started(message: Message) -> tuple[ControlLine, int]:
         if stat.S_ISSOCK(os.fstat(descriptor).st_mode):
             end = socket.socket(fileno=descriptor)
             if (end.family, end.type) == (socket.AF_UNIX, socket.SOCK_SEQPACKET):
+                if started.reduced is not None:
+                    _log.warning("cache-reduced", f"{_WHERE}: {started.reduced}")
                 return ControlLine(end), started.pid
             end.detach()
         raise ProtocolError(f"{_WHERE} passed a descriptor that is no control line of a sampler")

@@ -53,7 +53,12 @@ from khop.distributed.remote.session_messages import (
 from khop.distributed.rpc.connection import Connection
 from khop.distributed.rpc.endpoint import Endpoint, KeyPair
 from khop.distributed.rpc.protocol import describe_error, request_header
-from khop.distributed.sampling.control_messages import Epoch, SampleRequest, read_epoch
+from khop.distributed.sampling.control_messages import (
+    BatchKey,
+    Epoch,
+    SampleRequest,
+    read_epoch,
+)
 from khop.distributed.sampling.worker import described_error
 from khop.errors import ProtocolError
 from khop.sampler.methods.modules import import_methods
@@ -99,7 +104,9 @@ class Receiver:
             for rank in config["servers"]
         ]
         self._epochs: dict[int, Epoch] = {}
-        self._requested: deque[tuple[int, int]] = deque()
+        self._requested: deque[BatchKey] = deque()
+        # Batches that the trainer will request, and that no server draws yet, in order.
+        self._ahead: dict[BatchKey, None] = {}
         # Ids begin at a random number, as servers may still have batches of an earlier receiver.
         self._last_id = int.from_bytes(os.urandom(5), "little") << 22
         self._beat_at = 0.0
@@ -119,6 +126,7 @@ class Receiver:
                 self._read_messages(session)
             self._reassign()
             self._assign_requested()
+            self._send_ahead()
             self._expire()
             poller = zmq.Poller()
             poller.register(self._line.fileno(), zmq.POLLIN)
@@ -135,6 +143,9 @@ class Receiver:
             for offset in request.freed:
                 self._arena.free(offset)
             self._requested.extend(request.requested)
+            self._ahead.update(dict.fromkeys(request.ahead))
+            for key in request.requested:
+                self._ahead.pop(key, None)
         elif message.op is Op.FREE:
             self._arena.free(U64.unpack(message.payload)[0])
         elif message.op is Op.OPEN_EPOCH:
@@ -146,13 +157,16 @@ class Receiver:
     def _close_epoch(self, epoch: int) -> None:
         self._epochs.pop(epoch, None)
         self._requested = deque(key for key in self._requested if key[0] != epoch)
+        self._ahead = {key: None for key in self._ahead if key[0] != epoch}
         for session in self._sessions:
             unwanted = [p for p in session.pending.values() if p.epoch == epoch]
             for pending in unwanted:
                 pending.drop_incoming()
                 del session.pending[pending.id]
-            if unwanted:
-                session.send(Cancel(session.name, [p.id for p in unwanted]))
+            ids = [p.id for p in unwanted]
+            ids += [session.ahead.pop(key) for key in [*session.ahead] if key[0] == epoch]
+            if ids:
+                session.send(Cancel(session.name, ids))
 
     def _fail(self, pending: PendingBatch, error: Mapping[str, str]) -> None:
         pending.drop_incoming()
@@ -191,18 +205,43 @@ class Receiver:
     def _assign_requested(self) -> None:
         """Request from servers the batches that the trainer waits for, up to `depth` at once."""
         while self._requested and sum(len(s.pending) for s in self._sessions) < self._depth:
-            epoch, batch = self._requested.popleft()
-            self._last_id += 1
+            key = epoch, batch = self._requested.popleft()
             server = self._epochs[epoch].plan.list_of(batch)
-            self._assign(PendingBatch(self._last_id, epoch, batch, server, time.monotonic()))
+            drawn_by = next((s for s in self._sessions if key in s.ahead), None)
+            batch_id = self._new_id() if drawn_by is None else drawn_by.ahead.pop(key)
+            pending = PendingBatch(batch_id, epoch, batch, server, time.monotonic())
+            self._assign(pending, drawn_by)
+
+    def _new_id(self) -> int:
+        self._last_id += 1
+        return self._last_id
+
+    def _send_ahead(self) -> None:
+        """Have servers draw the batches that the trainer will request, as many as they allow."""
+        while self._ahead and not self._requested:
+            key = epoch, batch = next(iter(self._ahead))
+            server = self._epochs[epoch].plan.list_of(batch)
+            sessions = self._usable() if server is None else [self._sessions[server]]
+            sessions = [s for s in sessions if s.state == OPEN and len(s.ahead) < s.lookahead]
+            if not sessions:
+                return
+            session = min(sessions, key=lambda s: len(s.pending) + len(s.ahead))
+            del self._ahead[key]
+            session.ahead[key] = self._new_id()
+            self._request_batch(session, session.ahead[key], *key, ahead=True)
 
     def _usable(self) -> list[ServerSession]:
         return [s for s in self._sessions if s.state == OPEN and s.refused is None]
 
-    def _assign(self, pending: PendingBatch) -> None:
-        """Send the request to the only server that can make its batch, or to the least busy one."""
+    def _assign(self, pending: PendingBatch, drawn_by: ServerSession | None = None) -> None:
+        """Send a request to the server that has drawn its batch, or to the least busy one.
+
+        If only one server can make the batch, it gets the request.
+        """
         if pending.server is not None:
             session = self._sessions[pending.server]
+        elif drawn_by is not None:
+            session = drawn_by
         else:
             usable = self._usable() or [s for s in self._sessions if not s.is_lost]
             session = min(usable or self._sessions, key=lambda s: len(s.pending))
@@ -213,13 +252,15 @@ class Receiver:
             return
         session.pending[pending.id] = pending
         if session.state == OPEN:
-            self._request_batch(session, pending)
+            self._request_batch(session, pending.id, pending.epoch, pending.batch)
 
-    def _request_batch(self, session: ServerSession, pending: PendingBatch) -> None:
-        epoch = self._epochs[pending.epoch]
-        run_key, index = epoch.key_of(pending.batch)
-        columns = epoch.seeds_of(pending.batch)
-        session.send(Batch(session.name, pending.id, index, run_key), [columns])
+    def _request_batch(
+        self, session: ServerSession, batch_id: int, epoch_id: int, batch: int, ahead: bool = False
+    ) -> None:
+        epoch = self._epochs[epoch_id]
+        run_key, index = epoch.key_of(batch)
+        columns = epoch.seeds_of(batch)
+        session.send(Batch(session.name, batch_id, index, run_key, ahead), [columns])
 
     def _send_heartbeats(self) -> None:
         """Send heartbeats every second. Request the servers' addresses if one is unreachable."""
@@ -303,12 +344,14 @@ class Receiver:
             session.completed(pending)
 
     def _on_opened(self, session: ServerSession, reply: Held) -> None:
-        session.opened()
+        session.opened(reply)
+        cache_bytes = sum(s.cache_bytes for s in self._sessions)
+        self._line.send_json(Op.READY, {"cache_bytes": cache_bytes})
         session.log_event("session-open", f"has the session, and {len(reply.held)} of its batches")
         held = set(reply.held)
         for pending in session.pending.values():
             if pending.id not in held:
-                self._request_batch(session, pending)
+                self._request_batch(session, pending.id, pending.epoch, pending.batch)
 
     def _on_error(self, session: ServerSession, error: ErrorText, request_id: int | None) -> None:
         if request_id == session.opening and session.state == OPENING:

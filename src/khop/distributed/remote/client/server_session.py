@@ -30,6 +30,7 @@ from khop.distributed.remote.session_messages import (
 )
 from khop.distributed.rpc.connection import Connection
 from khop.distributed.rpc.protocol import request_header
+from khop.distributed.sampling.control_messages import BatchKey
 from khop.errors import PartitionUnavailableError, ProtocolError
 from khop.typing import Array
 
@@ -95,6 +96,8 @@ class ServerSession:
         refused: error with which the server refused to open the session, if it did.
         unacked_bytes: bytes that have arrived and are not acknowledged.
         opening: id of the last request to open the session. Other requests have id 0.
+        lookahead, cache_bytes: see `Held`.
+        ahead: {(epoch, batch): id} of batches that the server draws ahead, not requested yet.
     """
 
     def __init__(self, spec: SessionSpec, rank: int, connection: Connection) -> None:
@@ -114,6 +117,8 @@ class ServerSession:
         self.unacked_bytes = 0
         self._new_bytes = 0
         self.opening = 0
+        self.lookahead = self.cache_bytes = 0
+        self.ahead: dict[BatchKey, int] = {}
         self._open_at = 0.0
         # Only the first opening is progress: a server that restarts repeatedly makes no progress.
         self._opening_counts = True
@@ -202,9 +207,14 @@ class ServerSession:
         if len(self.layouts) > _MAX_LAYOUTS:
             raise ProtocolError(f"more than {_MAX_LAYOUTS} layouts of one session")
 
-    def opened(self) -> None:
+    def opened(self, reply: Held) -> None:
+        """Take over the reply to the request that opened the session."""
         self.state = OPEN
         self.refused = None
+        self.lookahead, self.cache_bytes = reply.lookahead, reply.cache_bytes
+        if reply.reduced is not None:
+            text = f"{self.where}: {reply.reduced}"
+            _log.warning("cache-reduced", text, server=self.rank, session=self.name)
         if self._opening_counts:
             self._opening_counts = False
             self._note_progress()
@@ -258,6 +268,7 @@ class ServerSession:
         """Close the session, since it or its connection is lost. Drop bytes that have arrived."""
         self.state = CLOSED
         self.unacked_bytes = 0
+        self.ahead.clear()
         for pending in self.pending.values():
             pending.drop_incoming()
 

@@ -49,6 +49,7 @@ class SessionState(TypedDict):
         buffered_bytes: bytes of batches that are made and not sent in full.
         unsent_chunks: number of these batches' chunks that are not sent.
         ring_bytes: bytes of its samplers' arenas.
+        cache_bytes: bytes of its samplers for rows of other partitions that they keep.
     """
 
     session: str
@@ -60,6 +61,7 @@ class SessionState(TypedDict):
     buffered_bytes: int
     unsent_chunks: int
     ring_bytes: int
+    cache_bytes: int
 
 
 @dataclass

@@ -39,6 +39,7 @@ from khop.distributed.remote.messages import (
     RegisterServer,
     Table,
 )
+from khop.distributed.remote.server.cache_budget import CacheBudget
 from khop.distributed.remote.server.control_handler import ControlHandler
 from khop.distributed.remote.server.counters import ServerCounters
 from khop.distributed.remote.server.directory import Directory
@@ -52,7 +53,8 @@ from khop.distributed.remote.server.graph_handler import (
 from khop.distributed.remote.server.job_stores import JobStores
 from khop.distributed.remote.server.local_clients import LocalSamplerService
 from khop.distributed.remote.server.server_config import ServerConfig
-from khop.distributed.remote.server.session import SESSION_LEASE, Session, SessionEnvironment
+from khop.distributed.remote.server.session import SESSION_LEASE, Session
+from khop.distributed.remote.server.session_environment import SessionEnvironment
 from khop.distributed.remote.server.session_table import SessionTable
 from khop.distributed.remote.server.validation import SessionLimits, SessionValidator
 from khop.distributed.rpc.endpoint import Endpoint
@@ -153,6 +155,7 @@ class GraphServer:
             counters.batch,
             counters.sampler_restarted,
             mapped=self._mapped,
+            budget=CacheBudget(config.cache_limit),
         )
         self._leases = LeaseTable()
         allowed = SessionLimits(

@@ -28,10 +28,16 @@ from pathlib import Path
 from khop import codec, log
 from khop.channel.control import MAX_PAYLOAD, ControlLine, Message, Op
 from khop.distributed.processes.socket_files import peer_of
+from khop.distributed.remote.server.cache_budget import CacheGrant
 from khop.distributed.remote.server.counters import SessionState
-from khop.distributed.remote.server.session import SessionEnvironment
+from khop.distributed.remote.server.session_environment import SessionEnvironment
 from khop.distributed.remote.server.validation import SessionValidator
-from khop.distributed.remote.session_messages import HostedSampler, SamplerEnded, SessionSpec
+from khop.distributed.remote.session_messages import (
+    HostedSampler,
+    SamplerEnded,
+    SamplerStarted,
+    SessionSpec,
+)
 from khop.distributed.rpc.endpoint import Endpoint
 from khop.distributed.rpc.protocol import describe_error
 from khop.distributed.sampling.process_handle import Process, end_process, send_endpoint
@@ -52,6 +58,7 @@ class _LocalSampler:
     spec: SessionSpec
     process: Process
     pidfd: int
+    grant: CacheGrant
 
 
 @dataclass
@@ -186,20 +193,24 @@ class LocalSamplerService:
             raise ProtocolError("a client of this machine passes not just an arena and its arrays")
         arena, *own = message.descriptors
         shared = [*([] if self._host.labels is None else [self._host.labels]), *own]
+        grant, process = self._host.grant(spec), None
         config = {
-            **self._host.sampler_config(spec, index, spec.device(0)),
+            **self._host.sampler_config(spec, index, spec.device(0), grant),
             "number": index,
             "num_shared": len(shared),
         }
-        process = self._host.program(config, [arena, *shared])
         try:
+            process = self._host.program(config, [arena, *shared])
             pidfd = os.pidfd_open(process.pid)
-        except OSError:  # no descriptor is left
-            end_process(process)
+        except BaseException:  # no process or descriptor is left
+            self._host.budget.give_back(grant)
+            if process is not None:
+                end_process(process)
             raise
-        client.is_granted, client.sampler = True, _LocalSampler(spec, process, pidfd)
+        client.is_granted, client.sampler = True, _LocalSampler(spec, process, pidfd, grant)
         self._on_ready[pidfd] = partial(self._on_exit, client)
-        client.connection.send_json(Op.READY, {"pid": process.pid}, [process.line.fileno()])
+        started = codec.to_json(SamplerStarted(process.pid, grant.reason))
+        client.connection.send_json(Op.READY, started, [process.line.fileno()])
         _log.info(
             "sampler-lent",
             f"sampler {index} (pid {process.pid}) works in the memory of {spec.client}",
@@ -222,6 +233,7 @@ class LocalSamplerService:
         if sampler is not None:
             del self._on_ready[sampler.pidfd]
             os.close(sampler.pidfd)
+            self._host.budget.give_back(sampler.grant)
             # The client has this end of the line, too, so it is shut down for both.
             sampler.process.line.shut_down()
             end_process(sampler.process)
@@ -265,6 +277,7 @@ class LocalSamplerService:
                 "buffered_bytes": 0,
                 "unsent_chunks": 0,
                 "ring_bytes": 0,
+                "cache_bytes": sampler.grant.cache_bytes,
             }
             for sampler in self._samplers()
         ]

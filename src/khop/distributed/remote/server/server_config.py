@@ -34,6 +34,8 @@ class ServerConfig:
         key_file: file of these keys, read again when it changes. If None, they do not change.
         insecure: whether to listen beyond loopback without keys.
         buffer_limit: maximum bytes of the sessions of all clients.
+        cache_limit: maximum bytes for rows of other partitions that samplers keep, and for batches
+            that they draw ahead, of the sessions of all clients.
         sampler_limit: maximum number of sampler processes of the sessions of all clients.
         connection_limit: maximum number of connections over TCP.
         tensor_limit: maximum bytes of the tensors of all jobs' stores.
@@ -66,6 +68,7 @@ class ServerConfig:
     key_file: str | None = None
     insecure: bool = False
     buffer_limit: int = 8 << 30
+    cache_limit: int = 4 << 30
     sampler_limit: int = 1024
     connection_limit: int = DEFAULT.connections
     tensor_limit: int = 8 << 30

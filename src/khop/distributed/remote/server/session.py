@@ -14,8 +14,7 @@ import errno
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from khop import log
@@ -24,14 +23,12 @@ from khop.channel.shared import share
 from khop.distributed.membership.leases import Lease
 from khop.distributed.remote.server.counters import SessionState
 from khop.distributed.remote.server.send_queue import BatchRequest, EncodedBatch, Send, SendQueue
-from khop.distributed.remote.session_messages import SessionSpec
-from khop.distributed.rpc.endpoint import Endpoint
+from khop.distributed.remote.server.session_environment import SessionEnvironment
+from khop.distributed.remote.session_messages import Held, SessionSpec
 from khop.distributed.sampling.control_messages import BatchKey, send_request
 from khop.distributed.sampling.process_handle import (
-    Program,
     RawBatch,
     SamplerProcess,
-    start_sampler,
 )
 from khop.distributed.sampling.process_pool import ProcessPool, SamplerError
 from khop.errors import ProtocolError, SamplerDiedError
@@ -49,58 +46,6 @@ _EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN)
 _RETRY_SECONDS = 0.5
 # Requests that a sampler has in addition to `concurrency`, so that it never waits for the next.
 _AHEAD = 2
-
-
-@dataclass(frozen=True)
-class SessionEnvironment:
-    """Settings and functions of a graph server that all of its sessions use.
-
-    Attributes:
-        sampler: configuration that all samplers have in common: root, credentials, modes.
-        parts, num_parts: partitions of the server, and number of partitions of the folder.
-        endpoints: {partition: endpoint of its server}, kept up to date.
-        labels: descriptor of labels that samplers read. None if there are none.
-        counted: called with session, bytes and seconds of a batch that was sent.
-        restarted: called when a sampler has died and is restarted.
-        program: starts a sampler.
-        mapped: partitions that samplers read from files, kept up to date. Rows of users' stores are
-            requested nevertheless, so that endpoints of all partitions are needed then.
-    """
-
-    sampler: Mapping[str, Any]
-    parts: Sequence[int]
-    num_parts: int
-    endpoints: Mapping[int, Endpoint]
-    labels: int | None
-    counted: Callable[[str, int, float], None]
-    restarted: Callable[[], None]
-    program: Program = start_sampler
-    mapped: Collection[int] = ()
-
-    def missing_parts(self) -> list[int]:
-        """Return the partitions that samplers need, but that no server has registered yet."""
-        homes = set(self.parts) if len(self.parts) == 1 else set()
-        every = set(range(self.num_parts)) - homes
-        return sorted(every - set(self.endpoints)) if self.num_parts > 1 else []
-
-    def sampler_config(self, spec: SessionSpec, index: int, device: str | None) -> dict[str, Any]:
-        """Return the configuration, for `Sampler`, of sampler `index` of a session (`spec`)."""
-        part = self.parts[index % len(self.parts)]
-        read = {part} if self.sampler.get("stores") else {part, *self.mapped}
-        others = {p: asdict(e) for p, e in self.endpoints.items() if p not in read}
-        return {
-            **self.sampler,
-            "part": part,
-            "others": sorted({*self.mapped} - {part}),
-            "pipeline": spec.pipeline.to_json(),
-            "endpoints": others if self.num_parts > 1 else {},
-            "timeout": spec.timeout,
-            "concurrency": spec.concurrency,
-            "cache_bytes": 0,
-            "lookahead": [0, 0],
-            "device": device,
-            "device_arena": None,
-        }
 
 
 class Session:
@@ -121,6 +66,8 @@ class Session:
         promised_bytes: maximum bytes of its buffer, and of arrays that its samplers read.
         queue: batches to send.
         pool: its sampler processes. It is empty before all partitions can be reached.
+        grant: bytes for rows of other partitions, of its samplers.
+        lookahead: maximum number of batches that are drawn ahead.
     """
 
     def __init__(
@@ -145,6 +92,8 @@ class Session:
         # Requests for batches that are not made, and the keys of those not assigned to a sampler.
         self._requests: dict[BatchKey, BatchRequest] = {}
         self._waiting: deque[BatchKey] = deque()
+        # {id: key} of the requests for batches that are only drawn.
+        self._ahead: dict[int, BatchKey] = {}
         self._most_waiting = max(spec.buffer_bytes, _LEAST_WAITING)
         self.queue = SendQueue(spec.session, spec.credits, send, self._on_sent)
         self._failure: dict[str, str] | None = None
@@ -156,6 +105,14 @@ class Session:
             SamplerProcess.read_raw,
             session=spec.session,
         )
+        self.grant = host.grant(spec)
+        each = spec.lookahead[1] + spec.concurrency
+        is_known = self.grant.cache_bytes > 0 and spec.lookahead[1] > 0
+        self.lookahead = each * spec.num_workers if is_known else 0
+
+    def opened(self, held: list[int]) -> Held:
+        """Return the reply to the request that opens the session, which has the batches `held`."""
+        return Held(held, self.lookahead, self.grant.cache_bytes, self.grant.reason)
 
     # Samplers -----------------------------------------------------------------------------------
 
@@ -185,7 +142,7 @@ class Session:
         index, spec = self.pool.missing, self.spec
         if index is None or not self.lacks_sampler or self._host.missing_parts():
             return
-        config = self._host.sampler_config(spec, index, spec.device(index))
+        config = self._host.sampler_config(spec, index, spec.device(index), self.grant)
         shared = [d for d in (self._host.labels, self._shared) if d is not None]
         arena_bytes = max(spec.buffer_bytes // spec.num_workers, 1 << 16)
         try:
@@ -237,7 +194,7 @@ class Session:
             self.fail(error)
             return
         request = self._requests.pop(key, None)
-        if request is not None:
+        if request is not None and self._ahead.pop(request.id, None) is None:
             self.queue.send_error(request.id, error)
 
     # Requests -----------------------------------------------------------------------------------
@@ -256,19 +213,38 @@ class Session:
             return
         if len(known) >= self.spec.depth:
             raise ProtocolError(f"more than {self.spec.depth} batches are requested at once")
-        nbytes = request.columns.nbytes
-        nbytes += sum(self._requests[key].columns.nbytes for key in self._waiting)
-        if nbytes > self._most_waiting:
+        if not self._has_room_for(request):
             raise ProtocolError(f"seeds of more than {self._most_waiting} bytes wait")
-        # Not the client's id: a batch that was cancelled can be requested again.
-        self._num_requests += 1
-        key = self._num_requests, request.batch
+        key = self._ahead.pop(request.id, None) or self._new_key(request)
         self._requests[key] = request
         self._waiting.append(key)
         self.dispatch()
 
+    def draw_ahead(self, request: BatchRequest) -> None:
+        """Have a sampler draw a batch that will be requested. Ignored beyond the limits."""
+        is_known = request.id in self._ahead or request.id in self._known()
+        has_room = len(self._ahead) < self.lookahead and self._has_room_for(request)
+        if is_known or not has_room or self._failure is not None:
+            return
+        key = self._ahead[request.id] = self._new_key(request)
+        self._requests[key] = request
+        self.pool.assign([], [key])
+
+    def _new_key(self, request: BatchRequest) -> BatchKey:
+        # Not the client's id: a batch that was cancelled can be requested again.
+        self._num_requests += 1
+        return self._num_requests, request.batch
+
+    def _has_room_for(self, request: BatchRequest) -> bool:
+        """Return True if the seeds of requests that wait are within their bound with this one."""
+        waiting = (*self._waiting, *self._ahead.values())
+        nbytes = sum(self._requests[key].columns.nbytes for key in waiting)
+        return nbytes + request.columns.nbytes <= self._most_waiting
+
     def _known(self) -> set[int]:
-        return {*(request.id for request in self._requests.values()), *self.queue.ready}
+        """Return the ids of the batches that were requested and are not sent."""
+        requested = {request.id for request in self._requests.values()} - self._ahead.keys()
+        return {*requested, *self.queue.ready}
 
     def cancel(self, ids: Sequence[int]) -> None:
         unwanted = set(ids)
@@ -276,6 +252,7 @@ class Session:
             self.queue.ready.pop(batch_id, None)
         self._requests = {k: r for k, r in self._requests.items() if r.id not in unwanted}
         self._waiting = deque(key for key in self._waiting if key in self._requests)
+        self._ahead = {i: key for i, key in self._ahead.items() if i not in unwanted}
         for sampler, key in self.pool.forget(lambda key: key not in self._requests):
             sampler.process.line.post(Op.CLOSE_EPOCH, U64.pack(key[0]))
         self.dispatch()
@@ -284,22 +261,22 @@ class Session:
         """Assign queued requests to the least busy samplers, while their batches fit the buffer."""
         limit = self.spec.concurrency + _AHEAD
         while self._waiting and self._next_fits():
-            sampler = self.pool.least_loaded()
-            if sampler is None or len(sampler.in_flight) >= limit:
+            sampler = self.pool.holder(self._waiting[0]) or self.pool.least_loaded()
+            if sampler is None or sum(sampler.in_flight.values()) >= limit:
                 return
             self.pool.assign([self._waiting.popleft()])
 
     def _request(
         self, sampler: SamplerProcess, keys: Sequence[BatchKey], ahead: Sequence[BatchKey]
     ) -> None:
-        del ahead  # requests are assigned one by one
-        for key in keys:
+        for key in (*keys, *ahead):
             request = self._requests[key]
-            send_request(sampler.process.line, key, request.run_key, request.columns)
+            run_key, columns = request.run_key, request.columns
+            send_request(sampler.process.line, key, run_key, columns, key in ahead)
 
     def _next_fits(self) -> bool:
         """Return True if one more batch, of the mean size so far, fits in the session's buffer."""
-        making = len(self._requests) - len(self._waiting)
+        making = len(self._requests) - len(self._waiting) - len(self._ahead)
         if making == 0 and not self.queue.ready:
             return True
         mean = self._made_bytes / self.made if self.made else 0.0
@@ -317,7 +294,7 @@ class Session:
         Returns:
             Ids of the outstanding batches that the session has: the client need not request them.
         """
-        self.cancel(list(self._known().difference(outstanding)))
+        self.cancel([*self._known().difference(outstanding), *self._ahead])
         self.queue.reset(send)
         return sorted(self._known())
 
@@ -333,9 +310,11 @@ class Session:
         self._failure = dict(error)
         self.pool.close(wait=False)
         requests, self._requests = list(self._requests.values()), {}
+        ahead, self._ahead = self._ahead, {}
         self._waiting.clear()
         for request in requests:
-            self.queue.send_error(request.id, error)
+            if request.id not in ahead:
+                self.queue.send_error(request.id, error)
 
     def state(self) -> SessionState:
         samplers = list(self.samplers)
@@ -357,11 +336,14 @@ class Session:
             "buffered_bytes": self.queue.nbytes,
             "unsent_chunks": self.queue.num_chunks,
             "ring_bytes": sum(sampler.arena.capacity for sampler in samplers),
+            "cache_bytes": self.grant.cache_bytes,
         }
 
     def close(self) -> None:
         """End the samplers and drop all requests and batches."""
+        self._host.budget.give_back(self.grant)
         self._requests.clear()
+        self._ahead.clear()
         self._waiting.clear()
         self.queue.ready.clear()
         self.pool.close(wait=False)

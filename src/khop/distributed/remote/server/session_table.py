@@ -18,7 +18,8 @@ from khop.distributed.membership.leases import LeaseTable
 from khop.distributed.remote.messages import Done
 from khop.distributed.remote.server.counters import ServerCounters, SessionState
 from khop.distributed.remote.server.send_queue import BatchRequest
-from khop.distributed.remote.server.session import Session, SessionEnvironment
+from khop.distributed.remote.server.session import Session
+from khop.distributed.remote.server.session_environment import SessionEnvironment
 from khop.distributed.remote.server.validation import SessionLimits, SessionValidator, columns_of
 from khop.distributed.remote.session_messages import (
     Acknowledge,
@@ -26,7 +27,6 @@ from khop.distributed.remote.session_messages import (
     Batch,
     Cancel,
     Close,
-    Held,
     Open,
     Progress,
     SessionSpec,
@@ -239,7 +239,7 @@ class SessionTable:
             held = known.reattach(request.outstanding, requester.send)
             self._belongs_to(known, requester)
             self._give_turn(known)
-            requester.reply(Held(held))
+            requester.reply(known.opened(held))
             return
         if known is not None:
             self._end(known)
@@ -263,8 +263,9 @@ class SessionTable:
             session=spec.session,
             samplers=spec.num_workers,
             buffer_bytes=spec.buffer_bytes,
+            cache_bytes=session.grant.cache_bytes,
         )
-        requester.reply(Held([]))
+        requester.reply(session.opened([]))
 
     def _belongs_to(self, session: Session, requester: Requester) -> None:
         """Make the connection of `requester` the only one that can use the session."""
@@ -298,9 +299,8 @@ class SessionTable:
             columns = columns_of(arrays)
             self._checks.columns(session.spec.pipeline, columns)
             now = time.monotonic()
-            session.enqueue(
-                BatchRequest(request.batch_id, request.batch, request.run_key, columns, now)
-            )
+            accept = session.draw_ahead if request.ahead else session.enqueue
+            accept(BatchRequest(request.batch_id, request.batch, request.run_key, columns, now))
         except Exception as error:
             session.queue.send_error(request.batch_id, describe_error(error))
         self._give_turn(session)
