@@ -27,7 +27,7 @@ from khop.log import printable, printable_lines
 from khop.sampler.requests import HopRequest, RowSet
 from khop.typing import Array, Int64Array
 
-PROTOCOL = 8
+PROTOCOL = 9
 
 _T = TypeVar("_T")
 _ENVELOPE = ("op", "protocol", "id", "part", "timed", "state")

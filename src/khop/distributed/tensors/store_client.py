@@ -267,6 +267,11 @@ class StoreClient:
             self.fail(error)
             raise
 
+    def check_others(self) -> None:
+        """Raise an error if another trainer or a server has failed, or the client."""
+        self.check()
+        self._barrier.check()
+
     def check_servers(self) -> None:
         """Raise PartitionUnavailableError if a server has ended with its trainer."""
         with self._lock:
