@@ -3,9 +3,11 @@
 import gc
 import hashlib
 import itertools
+import json
 import multiprocessing
 import os
 import pickle
+import zlib
 
 import numpy as np
 import pytest
@@ -129,11 +131,11 @@ def test_pushes_are_applied_in_order_when_the_step_ends(store):
 @pytest.mark.parametrize("size", [1 << 13, STAGED_BYTES])
 def test_values_go_through_a_staging_area_or_by_message(store, monkeypatch, size):
     """Pieces of a push are staged until the area is full. Further ones go by message."""
-    monkeypatch.setattr(tensor_module, "_PUSH_BYTES", 1 << 10)
+    for name in ("_PUSH_BYTES", "_PUSH_BYTES_OF_JOB"):
+        monkeypatch.setattr(tensor_module, name, 1 << 10)
     monkeypatch.setattr(tensor_module, "FRAME_BYTES", 1 << 8)
     rows = store.create_node_tensor("rows", shape=(4,))
-    areas = [store._client.staging_area(part) for part in range(store._meta.num_parts)]
-    used = [area for area in areas if area is not None]
+    used = list(store._client.staging_areas.values())
     for area in used:
         area._slots = SlotAllocator(size)
     expected, rng = np.zeros((500, 4), np.float32), np.random.default_rng(0)
@@ -150,7 +152,7 @@ def test_values_go_through_a_staging_area_or_by_message(store, monkeypatch, size
     for _ in range(2):
         rows.push([7], [[1.0] * 4], "set", relaxed=True).wait()
     assert sum(area._slots.num_taken for area in used) == (1 if used else 0)
-    assert rows[7].tolist() == [1.0] * 4 and (len(used) == 0) == (areas[0] is None)
+    assert rows[7].tolist() == [1.0] * 4 and len(used) in (0, store._meta.num_parts)
 
 
 def test_a_relaxed_push_is_applied_when_it_arrives(store):
@@ -496,11 +498,20 @@ def test_a_checkpoint_of_many_ranges(roots, tmp_path, monkeypatch):
         ids = np.load(saved / f"t{tensor}/ids-{part}.npy")
         rows = np.load(saved / f"t{tensor}/rows-{part}.npy")
         assert np.array_equal(rows, values.numpy()[ids])
-    with GraphStore(DistDataset.from_folder(roots(1))) as store:
-        store.load(saved)
-        assert all(torch.equal(store[name].pull(), values) for name in ("rows", "disk"))
-    shutdown_worker_group()
-    for at in (4100, 8192, 20_000, -1):
+    older = json.loads((saved / "checkpoint.json").read_text())
+    for path, file in older["files"].items():
+        content = (saved / path).read_bytes()
+        ranges = [content[first : first + 8192] for first in range(0, len(content), 8192)]
+        assert file["ranges"] == [f"{zlib.crc32(part):08x}" for part in ranges]
+        file["ranges"] = [hashlib.sha256(part).hexdigest() for part in ranges]
+    for at in (None, 4100, 8192, None, 20_000, -1):
+        if at is None:  # later ones have the checksums of older checkpoints
+            with GraphStore(DistDataset.from_folder(roots(1))) as store:
+                store.load(saved)
+                assert all(torch.equal(store[name].pull(), values) for name in ("rows", "disk"))
+            shutdown_worker_group()
+            (saved / "checkpoint.json").write_text(json.dumps(older))
+            continue
         file = saved / "t0/rows-1.npy"
         content = bytearray(sound := file.read_bytes())
         content[at] ^= 1
@@ -650,6 +661,23 @@ def test_held_bytes_are_bounded(shard, monkeypatch):
         shard.push(push_of(position=1), arrays)
     finish(shard.end_step(EndStep(0), []))
     shard.push(push_of(step=1), arrays)
+
+
+@pytest.mark.process
+def test_rows_that_a_server_sends_are_checked(roots):
+    """Too few, too many, of another dtype or shape, or no rows at all."""
+    with GraphStore(DistDataset.from_folder(roots(1))) as store:
+        rows, out = store.create_node_tensor("rows", shape=(2,)), np.ones((2, 2), np.float32)
+        for shapes, dtype in (
+            ([], "f4"), ([(1, 2)], "f4"), ([(2, 2), (1, 2)], "f4"), ([(2, 2)], "f8"),
+            ([(2, 3)], "f4"), ([()], "f4"), ([(2,)], "f4"),
+        ):  # fmt: skip
+            with pytest.raises(ProtocolError, match="another format"):
+                rows._store([np.zeros(shape, dtype) for shape in shapes], np.arange(2), out)
+        assert (out == 1).all()
+        rows._store([out[1:] + 1, out[:1] + 2], np.array([1, 0]), out)
+        assert out.tolist() == [[3.0, 3.0], [2.0, 2.0]]
+    shutdown_worker_group()
 
 
 @pytest.mark.unit

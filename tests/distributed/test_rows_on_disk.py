@@ -10,8 +10,20 @@ import torch
 
 from khop.data import RowFormat
 from khop.distributed import DistDataset, GraphStore, shutdown_worker_group
+from khop.distributed.rpc.frame_handler import finish
 from khop.distributed.tensors.disk_rows import FOLDER_VARIABLE, DiskRows
-from khop.partition import RandomPartitioner
+from khop.distributed.tensors.shard import Shard
+from khop.distributed.tensors.tensor_requests import (
+    CreateTensor,
+    DeleteTensor,
+    EndStep,
+    PullRows,
+    PushRows,
+    RowUpdate,
+    TensorSpec,
+)
+from khop.partition import PartitionFolder, RandomPartitioner
+from khop.storage.part import Part
 from support.cluster import jobs, store_jobs
 
 SMALL = 8 * (512 + 16)  # a cache of 8 sectors
@@ -117,6 +129,32 @@ def test_a_server_that_is_killed_leaves_the_last_checkpoint(roots, disk):
     trainers = jobs.start_trainers("lose", arguments, 2, program=store_jobs.__name__)
     for result in jobs.finish_trainers(trainers):
         assert result["error"] is not None and result["seconds"] < 15
+
+
+@pytest.mark.unit
+def test_a_changed_piece_is_planned_once(roots, disk, monkeypatch):
+    """Its blocks are looked up when it is read. Its new values go to the same memory."""
+    shard, calls, plan = Shard(Part(PartitionFolder(roots(1)), 0)), [], DiskRows._positions
+
+    def count(rows, ids, changes):
+        calls.append(changes)
+        return plan(rows, ids, changes)
+
+    for name in ("t", "sum"):
+        finish(
+            shard.create(CreateTensor(name, TensorSpec("node", 0, "float32", [2], None, SMALL)), [])
+        )
+    monkeypatch.setattr(DiskRows, "_positions", count)
+    ids, values = np.array([3, 499, 3]), np.ones((3, 2), np.float32)
+    shard.push(PushRows("t", "gradient", 0, 0, 0), [ids, values])
+    shard.push(PushRows("sum", "add", 0, 0, 1), [ids, values])
+    update = RowUpdate("t", "adagrad", ["sum"], 1.0, 0.0, 0.0, 0.0, 1.0)
+    finish(shard.end_step(EndStep(0, [update]), []))
+    assert calls == [True] * 3  # of the push, and of the row and its state
+    (sums,) = finish(shard.pull(PullRows("sum"), [np.array([3, 499, 0])]))
+    assert sums[:, 0].tolist() == [2 + 4, 1 + 1, 0]
+    for name in ("t", "sum"):
+        shard.delete(DeleteTensor(name), [])
 
 
 @pytest.mark.unit

@@ -22,7 +22,7 @@ OF_CLIENTS = {
         f"khop.distributed.{name}"
         for name in (
             *("ClientContext", "RemoteDistSamplingWorkerOptions", "async_request_server"),
-            "init_client",
+            *("init_client", "store_inference"),
             *("request_server", "shutdown_client"),
         )
     ),

@@ -5,6 +5,7 @@ from khop.distributed.inference.result import (
     LayerwiseOutputs as LayerwiseOutputs,
     NodeOutputs as NodeOutputs,
 )
+from khop.distributed.inference.served import store_inference as store_inference
 from khop.distributed.job.cluster_environment import (
     ClusterEnvironment as ClusterEnvironment,
     Place as Place,

@@ -13,9 +13,9 @@ import torch.distributed.checkpoint as dcp
 
 import khop.nn
 import khop.optim
-from khop.distributed import GraphStore, init_client
+from khop.distributed import GraphStore, init_client, store_inference
 from khop.errors import KhopError
-from support.cluster import jobs
+from support.cluster import inference_jobs, jobs
 
 NUM_ROWS = 500
 PUSHES = 4
@@ -310,6 +310,25 @@ def job_propagate(arguments):
         "digest": hashlib.sha256(values.numpy().tobytes()).hexdigest(),
         "values": values.tolist(),
     }
+
+
+def job_infer(arguments):
+    """Layer-wise inference of clients. Returns the outputs, or the error if a layer fails."""
+    rank, store = _store(arguments)
+    case = inference_jobs.Case(arguments["kind"])
+    model = case.model
+    if arguments["fails"] == rank:
+        model = [lambda x, *_: x.new_empty(0), model[-1]]
+    elif arguments["fails"] is not None:
+        model = [lambda x, *_: x, model[-1]]
+    try:
+        outputs = store_inference(store, model, "out", **case.options)
+    except (KhopError, ValueError) as error:
+        return {"error": f"{type(error).__name__}: {error}"}
+    names = sorted(store.tensors())
+    outputs = {name: tensor.pull().tolist() for name, tensor in outputs.items()}
+    store.close()
+    return {"outputs": outputs, "names": names}
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """Layer-wise inference: a model's output for every node, from complete neighbourhoods.
 
-- `layerwise`: the function, which runs the layers one after the other
+- `layerwise`: the function of trainers with partitions, which runs the layers one after the other
+- `served`: the function of clients of graph servers, whose outputs are tensors of a store
 - `peers`: division of nodes among trainers, and access to other trainers' rows
 - `neighborhoods`: a part's nodes with all their neighbours, batch by batch
 - `inputs`: input of the first layer, from attributes of the folder

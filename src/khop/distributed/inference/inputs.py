@@ -12,11 +12,9 @@ from typing import NamedTuple, TypeAlias
 import torch
 from torch import Tensor
 
-from khop.distributed.dataset import DistDataset
-from khop.distributed.rpc.partition_client import PartitionClient
+from khop.data import RowStore
+from khop.distributed.graph import PartitionedGraph
 from khop.loader.batches.collate import to_tensor
-from khop.sampler.rows.row_fetcher import FetchedRows, PartRows
-from khop.storage.part import Part
 from khop.typing import Array, EdgeType, NodeType
 
 NodeInput: TypeAlias = "str | Callable[[Tensor], Tensor]"
@@ -26,7 +24,7 @@ NodeInput: TypeAlias = "str | Callable[[Tensor], Tensor]"
 class LayerInput(NamedTuple):
     """Input of a layer for one node type: a reader of rows, and a function that converts them."""
 
-    reader: FetchedRows
+    reader: RowStore
     finish: Callable[[Tensor], Tensor]
 
 
@@ -38,7 +36,7 @@ class NodeInputs:
         TypeError: an input is neither a name nor a callable.
     """
 
-    def __init__(self, data: DistDataset, x: NodeInput | Mapping[NodeType, NodeInput]) -> None:
+    def __init__(self, data: PartitionedGraph, x: NodeInput | Mapping[NodeType, NodeInput]) -> None:
         node_types = data.meta.node_types
         sources: list[NodeInput | None]
         if isinstance(x, Mapping):
@@ -65,15 +63,10 @@ class NodeInputs:
                 )
         self._sources = sources
 
-    def of_first_layer(
-        self, parts: dict[int, Part], home: int, client: PartitionClient | None
-    ) -> list[LayerInput | None]:
+    def of_first_layer(self, rows_of: Callable[[int, str], RowStore]) -> list[LayerInput | None]:
         """Return the first layer's input for each node type, None for types without input.
 
-        Args:
-            parts: parts whose files are on this machine, by index.
-            home: index of this trainer's part.
-            client: connections to the servers of other parts. None if no part is elsewhere.
+        `rows_of` opens the rows of a node type, by its index, and an attribute. 'id': original ids.
         """
         inputs: list[LayerInput | None] = []
         for i, source in enumerate(self._sources):
@@ -82,8 +75,7 @@ class NodeInputs:
                 continue
             name = source if isinstance(source, str) else "id"
             finish = _as_read if isinstance(source, str) else partial(_rows_of_ids, source)
-            rows = PartRows(parts[home], "node", i, [name], client, parts)
-            inputs.append(LayerInput(FetchedRows(rows, client), finish))
+            inputs.append(LayerInput(rows_of(i, name), finish))
         return inputs
 
 
@@ -106,7 +98,7 @@ class EdgeAttrs:
         TypeError: `names` is a string, not a list of strings.
     """
 
-    def __init__(self, data: DistDataset, names: Sequence[str]) -> None:
+    def __init__(self, data: PartitionedGraph, names: Sequence[str]) -> None:
         if isinstance(names, str):
             raise TypeError(f"edge_attrs must be a list of names (got '{names}')")
         self._names = list(names)

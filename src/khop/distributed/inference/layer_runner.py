@@ -7,18 +7,16 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
 from khop.data.arrays import DTYPES, to_array
-from khop.distributed.inference.files import RowSpec, RowWriter, Share
+from khop.distributed.inference.files import RowSpec, Share
 from khop.distributed.inference.inputs import EdgeAttrs, LayerInput, described
 from khop.distributed.inference.layers import Layer
 from khop.distributed.inference.neighborhoods import FullNeighbors, Neighborhood, Range
-from khop.distributed.inference.peers import InferencePeers
-from khop.distributed.tensors.row_files import output_file
 from khop.loader.batches.collate import to_tensor
 from khop.storage.folder import FolderMeta
 from khop.typing import Array
@@ -26,6 +24,28 @@ from khop.typing import Array
 Task = TypeVar("Task")
 Made = TypeVar("Made")
 _BATCHES_AHEAD = 2
+
+
+class Writer(Protocol):
+    """Writer of the rows of a share, in their order."""
+
+    def append(self, rows: Array) -> None:
+        """Write the next rows."""
+
+    def finish(self) -> None:
+        """Complete the rows, all of which have been written."""
+
+    def abandon(self) -> None:
+        """Drop the rows. No effect after `finish`."""
+
+
+class Peers(Protocol):
+    """Nodes that this trainer computes, and the writers of their outputs."""
+
+    own: list[tuple[Share, FullNeighbors]]
+
+    def writer(self, layer: int, node_type: int, share: Share, spec: RowSpec) -> Writer:
+        """Return the writer of a layer's outputs for a type's nodes of a share."""
 
 
 class _Batch(NamedTuple):
@@ -62,7 +82,7 @@ class LayerRunner:
         layer: Layer,
         index: int,
         inputs: Sequence[LayerInput | None],
-        peers: InferencePeers,
+        peers: Peers,
         check: Callable[[], None],
     ) -> list[RowSpec | None]:
         """Compute a layer's output for this trainer's nodes, and write it to files.
@@ -71,7 +91,7 @@ class LayerRunner:
             layer: the layer.
             index: index of the layer in the model.
             inputs: for each node type, the reader of the layer's input, or None.
-            peers: nodes, files and servers of all trainers.
+            peers: this trainer's nodes, and the writers of their outputs.
             check: called between batches. It raises if another trainer has failed.
 
         Returns:
@@ -132,15 +152,13 @@ class LayerRunner:
 class _LayerFiles:
     """Output files of a layer, which check its rows. They store floats as `stored`, if not None."""
 
-    def __init__(
-        self, meta: FolderMeta, layer: int, peers: InferencePeers, stored: str | None
-    ) -> None:
+    def __init__(self, meta: FolderMeta, layer: int, peers: Peers, stored: str | None) -> None:
         self._meta = meta
         self._layer = layer
         self._peers = peers
         self._stored = stored
         self._share: Share | None = None
-        self._writers: dict[int, RowWriter] = {}
+        self._writers: dict[int, Writer] = {}
         self.specs: list[RowSpec | None] = [None] * len(meta.node_types)
 
     @contextlib.contextmanager
@@ -206,12 +224,11 @@ class _LayerFiles:
         self.specs[node_type] = spec
         return spec
 
-    def _writer(self, node_type: int, spec: RowSpec) -> RowWriter:
+    def _writer(self, node_type: int, spec: RowSpec) -> Writer:
         if node_type not in self._writers:
             assert self._share is not None
-            name = self._meta.node_types[node_type].name
-            file = output_file(self._peers.root, self._layer, name, self._share.file_name)
-            self._writers[node_type] = RowWriter(file, spec, self._share.num_rows(node_type))
+            share = self._share
+            self._writers[node_type] = self._peers.writer(self._layer, node_type, share, spec)
         return self._writers[node_type]
 
 

@@ -17,13 +17,15 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 
 from khop.codec import from_json, to_json
+from khop.data import RowStore
 from khop.distributed.dataset import DistDataset, check_dataset
-from khop.distributed.inference.files import RowSpec, ShareRows, remove_outputs
+from khop.distributed.inference.files import RowSpec, Share, ShareRows, remove_outputs
 from khop.distributed.inference.inputs import EdgeAttrs, LayerInput, NodeInputs
 from khop.distributed.inference.layer_runner import LayerRunner
 from khop.distributed.inference.layers import as_layers, device_of, takes_pairs
@@ -32,7 +34,8 @@ from khop.distributed.inference.result import LayerwiseOutputs, NodeOutputs
 from khop.distributed.job.worker_group import require_context
 from khop.distributed.membership.barrier import Barrier
 from khop.distributed.tensors.row_files import output_file
-from khop.sampler.rows.row_fetcher import FetchedRows
+from khop.sampler.rows.row_fetcher import FetchedRows, PartRows
+from khop.storage.folder import FolderMeta
 from khop.typing import NodeType
 
 
@@ -112,14 +115,15 @@ def layerwise_inference(
         contextlib.ExitStack() as on_failure,
         Barrier(context.members, name) as barrier,
     ):
-        _check_arguments(data, batch_size, max_edges)
+        check_dataset(data)
+        check_arguments(data.meta, batch_size, max_edges)
         layers = as_layers(model, bool(edge_attrs))
         inputs, attrs = NodeInputs(data, x), EdgeAttrs(data, edge_attrs)
         runner = LayerRunner(
             data.meta,
             attrs,
             device_of(model, device),
-            _stored(dtype),
+            stored_dtype(dtype),
             takes_pairs(model) if bipartite is None else bipartite,
             batch_size,
             max_edges,
@@ -128,12 +132,12 @@ def layerwise_inference(
         on_failure.callback(peers.close)
         peers.meet(attrs.by_type, len(layers), overwrite, timeout)
         on_failure.callback(_discard, peers, len(layers))
-        rows = inputs.of_first_layer(peers.parts, data.partition_idx, peers.folder_client)
+        rows = inputs.of_first_layer(partial(_rows_of, peers, data.partition_idx))
         for i, layer in enumerate(layers):
             with torch.no_grad():
                 own = runner.run(layer, i, rows, peers, barrier.check)
             gathered = barrier.all_gather(f"layer-{i}", to_json(own))
-            specs = _agree_on_specs(gathered, peers, i)
+            specs = agree_on_specs(gathered, peers.shares, i)
             if i > 0:  # no trainer reads them any more
                 remove_outputs(peers.root, i - 1, [share for share, _ in peers.own])
             rows = _outputs_of(i, specs, data, peers)
@@ -142,7 +146,7 @@ def layerwise_inference(
             node_type.name: NodeOutputs(
                 data,
                 node_type.name,
-                of_type.reader,
+                cast(FetchedRows, of_type.reader),
                 [
                     (share, output_file(peers.root, last, node_type.name, share.file_name))
                     for share, _ in peers.own
@@ -162,22 +166,21 @@ def _discard(peers: InferencePeers, num_layers: int) -> None:
         remove_outputs(peers.root, layer, [share for share, _ in peers.own])
 
 
-def _check_arguments(data: DistDataset, batch_size: object, max_edges: object) -> None:
-    check_dataset(data)
+def check_arguments(meta: FolderMeta, batch_size: object, max_edges: object) -> None:
+    """Raise an error for bounds of batches that are no numbers, or a graph of out-neighbours."""
     for name, value in (("batch_size", batch_size), ("max_edges", max_edges)):
         if isinstance(value, bool) or not isinstance(value, int):
             raise TypeError(f"{name} must be an integer (got {value!r})")
         if value < 1:
             raise ValueError(f"{name} must be at least 1 (got {value})")
-    if data.meta.heterogeneous and data.meta.edge_dir != "in":
+    if meta.heterogeneous and meta.edge_dir != "in":
         raise ValueError(
-            f"'{data.opened.root}' was partitioned for out-neighbours, but messages of a "
-            "heterogeneous graph flow along its edges: partition again with "
-            "edge_dir='in' (--edge-dir in)"
+            "the folder was partitioned for out-neighbours, but messages of a heterogeneous graph "
+            "flow along its edges: partition again with edge_dir='in' (--edge-dir in)"
         )
 
 
-def _stored(dtype: torch.dtype | str | None) -> str | None:
+def stored_dtype(dtype: torch.dtype | str | None) -> str | None:
     """Check option `dtype` and return its name, such as 'float16'. None stays None."""
     if dtype is None:
         return None
@@ -187,8 +190,8 @@ def _stored(dtype: torch.dtype | str | None) -> str | None:
     return name
 
 
-def _agree_on_specs(
-    gathered: Sequence[Sequence[object]], peers: InferencePeers, layer: int
+def agree_on_specs(
+    gathered: Sequence[Sequence[object]], shares: Sequence[Share], layer: int
 ) -> list[RowSpec | None]:
     """Return shape and dtypes of a layer's output rows for each node type.
 
@@ -204,9 +207,7 @@ def _agree_on_specs(
         if len(set(seen.values())) > 1:
             raise ValueError(f"layer {layer} gave trainers rows of different kinds: {seen}")
         lacking = [
-            share.rank
-            for share in peers.shares
-            if share.num_rows(node_type) and share.rank not in seen
+            share.rank for share in shares if share.num_rows(node_type) and share.rank not in seen
         ]
         if seen and lacking:
             raise ValueError(
@@ -215,6 +216,12 @@ def _agree_on_specs(
             )
         agreed.append(next(iter(seen.values()), None))
     return agreed
+
+
+def _rows_of(peers: InferencePeers, home: int, index: int, name: str) -> RowStore:
+    """Return the rows of an attribute of a node type, from files or from other trainers."""
+    parts, client = peers.parts, peers.folder_client
+    return FetchedRows(PartRows(parts[home], "node", index, [name], client, parts), client)
 
 
 def _outputs_of(

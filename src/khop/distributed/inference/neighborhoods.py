@@ -50,6 +50,7 @@ class FullNeighbors:
         self._edge_attrs = edge_attrs
         meta = part.meta
         self._bounds = [t.bounds for t in meta.node_types]
+        self._first = [bounds[part.part] for bounds in self._bounds]
         self._subgraph = _native.Subgraph(
             [t.count for t in meta.node_types], part.relations, any(edge_attrs)
         )
@@ -66,7 +67,7 @@ class FullNeighbors:
         """
         ranges = []
         for node_type, bounds in enumerate(self._bounds):
-            first = bounds[self._part.part]
+            first = self._first[node_type]
             count = bounds[self._part.part + 1] - first
             ends = [self._cut(node_type, count, i, of) for i in (index, index + 1)]
             ranges.append((first + ends[0], first + ends[1]))
@@ -123,7 +124,7 @@ class FullNeighbors:
     def _num_edges(self, ranges: Sequence[Range]) -> int:
         total = 0
         for node_type, (low, high) in enumerate(ranges):
-            first = self._bounds[node_type][self._part.part]
+            first = self._first[node_type]
             total += self._edges_before(node_type, high - first)
             total -= self._edges_before(node_type, low - first)
         return total

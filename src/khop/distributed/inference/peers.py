@@ -15,7 +15,14 @@ from pathlib import Path
 
 from khop.codec import from_json, to_json
 from khop.distributed.dataset import DistDataset
-from khop.distributed.inference.files import PROBE, Share, check_shares, clear_folder
+from khop.distributed.inference.files import (
+    PROBE,
+    RowSpec,
+    RowWriter,
+    Share,
+    check_shares,
+    clear_folder,
+)
 from khop.distributed.inference.neighborhoods import FullNeighbors
 from khop.distributed.job.context import WorkerContext
 from khop.distributed.membership.barrier import Barrier
@@ -144,6 +151,12 @@ class InferencePeers:
                 context, data.opened, data.partition_idx, data.parts, requests
             )
             self.output_client = self._servers.state_client(timeout)
+
+    def writer(self, layer: int, node_type: int, share: Share, spec: RowSpec) -> RowWriter:
+        """Return the writer of the file of a layer's outputs for a type's nodes of a share."""
+        name = self._data.meta.node_types[node_type].name
+        file = row_files.output_file(self.root, layer, name, share.file_name)
+        return RowWriter(file, spec, share.num_rows(node_type))
 
     def end(self, wait: bool) -> None:
         """End this trainer's servers. With `wait`, wait first until no trainer needs them."""

@@ -30,14 +30,13 @@ from khop import codec
 from khop.codec import AtMost
 from khop.data.arrays import check_range, storage_dtype
 from khop.data.files import load_npy
-from khop.distributed.tensors.checkpoint_files import read_ranges, write_array
+from khop.distributed.tensors.checkpoint_files import SavedFile, read_ranges, write_array
 from khop.distributed.tensors.graph_tensor import GraphTensor, Push
 from khop.distributed.tensors.store_client import StoreClient
 from khop.distributed.tensors.tensor_requests import Count, Dtype, TensorName, TensorSpec
 from khop.errors import FolderError, ProtocolError
 from khop.log import shown
 from khop.private_folders import PrivateFolder
-from khop.storage.folder import Written
 from khop.storage.folder.checksums import RANGE_BYTES
 from khop.storage.folder.writer import temporary_of
 from khop.typing import Array, Int64Array
@@ -83,7 +82,7 @@ class Checkpoint:
     version: Count
     tensors: Annotated[list[SavedTensor], AtMost(4096)]
     num_parts: Annotated[int, codec.Between(1, 4096)]
-    files: Annotated[dict[str, Written], AtMost(_MAX_FILES)]
+    files: Annotated[dict[str, SavedFile], AtMost(_MAX_FILES)]
 
 
 def save(client: StoreClient, tensors: Sequence[GraphTensor], version: int, folder: str) -> None:
@@ -141,7 +140,7 @@ def _write_own_parts(
     client: StoreClient, tensors: Sequence[GraphTensor], temporary: Path
 ) -> dict[str, Any]:
     """Write the rows at this trainer's servers. Return sizes and checksums by path."""
-    written: dict[str, Written] = {}
+    written: dict[str, SavedFile] = {}
     try:
         opened = PrivateFolder.open(temporary)
     except FileNotFoundError:

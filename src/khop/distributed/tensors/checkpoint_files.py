@@ -4,6 +4,9 @@ A file is an .npy file whose values begin at byte 4,096. So rows in memory are w
 without a copy. Checksums are of ranges of 64 MiB. Threads compute them while the disk works. A
 range is read and checked by itself, so trainers share the work of a file.
 
+Checksums are CRC-32, which finds damage: they take 0.25 s per GB, SHA-256 0.6 s. Older checkpoints
+have SHA-256. Neither finds a change on purpose, since checkpoint.json could be changed, too.
+
 File systems without direct access, such as those in memory, use their page cache.
 """
 
@@ -12,25 +15,41 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import zlib
 from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
+from khop.codec import AtMost, Id
 from khop.data.arrays import bytes_of
 from khop.distributed.tensors.disk_rows import aligned_blocks, use_direct
 from khop.errors import FolderError
 from khop.private_folders import PrivateFolder
 from khop.storage.folder.array_writer import explained_write
-from khop.storage.folder.checksums import RANGE_BYTES, Written, default_threads
+from khop.storage.folder.checksums import RANGE_BYTES, Sha256, default_threads, num_ranges
 from khop.storage.folder.npy import npy_header
 from khop.typing import Array
 
 _PAGE = 4096
 _PIECE = 8 << 20  # of a read or a write
+_CRC_LENGTH = 8
+
+
+@dataclass(frozen=True)
+class SavedFile:
+    """Length of a file, and the checksum of each 64 MiB of it, in hexadecimal."""
+
+    bytes: Id
+    ranges: Annotated[list[Sha256], AtMost(1 << 24)]
+
+    def __post_init__(self) -> None:
+        if len(self.ranges) != num_ranges(self.bytes):
+            raise ValueError(f"has no checksum for each range of {self.bytes} bytes")
 
 
 def write_array(
@@ -39,7 +58,7 @@ def write_array(
     dtype: np.dtype[Any],
     shape: tuple[int, ...],
     pieces: Iterable[Array],
-) -> Written:
+) -> SavedFile:
     """Write a file, and return its length and checksums. It is on the disk then.
 
     Args:
@@ -64,22 +83,22 @@ def write_array(
         descriptor, begin = file.fileno(), 0
         os.posix_fallocate(descriptor, 0, nbytes)  # a full disk is an error at once
         use_direct(descriptor)
-        digests: list[Future[str]] = []
+        checksums: list[Future[str]] = []
         for content in _ranges(header, pieces):
-            digests.append(pool.submit(_digest, content))
+            checksums.append(pool.submit(_checksum, content))
             _write(descriptor, content, begin)
             begin += len(content)
-            if len(digests) > default_threads():  # bounds the memory of ranges
-                digests[-1 - default_threads()].result()
+            if len(checksums) > default_threads():  # bounds the memory of ranges
+                checksums[-1 - default_threads()].result()
         os.ftruncate(descriptor, nbytes)
         os.fsync(descriptor)
         if begin != nbytes:
             raise ValueError(f"'{name}' got {begin} of {nbytes} bytes")
-        return Written(nbytes, [digest.result() for digest in digests])
+        return SavedFile(nbytes, [checksum.result() for checksum in checksums])
 
 
 def read_ranges(
-    folder: Path, tasks: Iterable[tuple[str, Written, int]], extra: int
+    folder: Path, tasks: Iterable[tuple[str, SavedFile, int]], extra: int
 ) -> Iterator[tuple[str, int, Array]]:
     """Read ranges of files, and check them. A thread reads the next range meanwhile.
 
@@ -109,7 +128,7 @@ def read_ranges(
 
 
 def _read_range(
-    folder: Path, path: str, known: Written, index: int, extra: int, room: Array
+    folder: Path, path: str, known: SavedFile, index: int, extra: int, room: Array
 ) -> Array:
     begin = index * RANGE_BYTES
     size, count = min(RANGE_BYTES, known.bytes - begin), min(RANGE_BYTES + extra, known.bytes)
@@ -128,7 +147,7 @@ def _read_range(
         raise FolderError(
             f"'{path}' of checkpoint '{folder}': {os.strerror(error.errno or errno.EIO)}"
         ) from None
-    if _digest(room[:size]) != known.ranges[index]:
+    if _checksum(room[:size], len(known.ranges[index])) != known.ranges[index]:
         raise FolderError(f"'{path}' of checkpoint '{folder}' is damaged")
     return room[:count]
 
@@ -179,7 +198,10 @@ def _ranges(header: bytes, pieces: Iterable[Array]) -> Iterator[Array]:
         yield room[:filled]
 
 
-def _digest(content: Array) -> str:
+def _checksum(content: Array, length: int = _CRC_LENGTH) -> str:
+    """Return the checksum of `length` hexadecimal digits: CRC-32, or SHA-256."""
+    if length == _CRC_LENGTH:
+        return f"{zlib.crc32(content.data):0{_CRC_LENGTH}x}"
     return hashlib.sha256(content.data).hexdigest()
 
 

@@ -104,20 +104,32 @@ class DiskRows:
 
     def read(self, rows: Int64Array) -> Array:
         """Return rows, which may be repeated: [n, ...], n at most `most_rows`."""
-        padded: Array = np.empty((len(rows), self._slots.shape[1]), np.uint8)
-        _native.gather(self._slots, self._positions(rows, False), padded)
+        return self._values_at(self._positions(rows, False))
+
+    def begin_change(self, rows: Int64Array) -> tuple[Array, Int64Array]:
+        """Return rows, and where `end_change` writes their new values. No other call between."""
+        positions = self._positions(rows, True)
+        return self._values_at(positions), positions
+
+    def _values_at(self, positions: Int64Array) -> Array:
+        padded: Array = np.empty((len(positions), self._slots.shape[1]), np.uint8)
+        _native.gather(self._slots, positions, padded)
         values = np.ascontiguousarray(padded[:, : self._row_bytes]).reshape(-1).view(self.dtype)
-        return values.reshape(len(rows), *self.shape[1:])
+        return values.reshape(len(positions), *self.shape[1:])
 
     def write(self, rows: Int64Array, values: Array) -> None:
         """Replace rows, at most `most_rows`. Of a repeated row, the last value counts."""
+        self.end_change(self._positions(rows, True), values)
+
+    def end_change(self, positions: Int64Array, values: Array) -> None:
+        """Write the new values of rows. See `begin_change`."""
         flat = np.ascontiguousarray(values).reshape(-1).view(np.uint8)
-        stored: Array = flat.reshape(len(rows), self._row_bytes)
+        stored: Array = flat.reshape(len(positions), self._row_bytes)
         if self._slots.shape[1] > self._row_bytes:
-            padded = np.zeros((len(rows), self._slots.shape[1]), np.uint8)
+            padded = np.zeros((len(positions), self._slots.shape[1]), np.uint8)
             padded[:, : self._row_bytes] = stored
             stored = padded
-        _native.gather(stored, None, self._slots, self._positions(rows, True))
+        _native.gather(stored, None, self._slots, positions)
 
     def _positions(self, rows: Int64Array, changes: bool) -> Int64Array:
         """Bring the blocks of rows into memory, and return the rows' positions in `_slots`."""
@@ -199,16 +211,18 @@ def most_rows(count: int, *tables: Table) -> int:
     return min([count, *(table.most_rows for table in tables if isinstance(table, DiskRows))])
 
 
-def get_rows(table: Table, rows: Int64Array) -> Array:
+def begin_change(table: Table, rows: Int64Array) -> tuple[Array, Int64Array]:
+    """Return rows, and where `end_change` writes their new values."""
     if isinstance(table, DiskRows):
-        return table.read(rows)
+        return table.begin_change(rows)
     out = np.empty((len(rows), *table.shape[1:]), table.dtype)
     _native.gather(table, rows, out)
-    return out
+    return out, rows
 
 
-def set_rows(table: Table, rows: Int64Array, values: Array) -> None:
+def end_change(table: Table, positions: Int64Array, values: Array) -> None:
+    """Write the new values of rows. See `begin_change`."""
     if isinstance(table, DiskRows):
-        table.write(rows, values)
+        table.end_change(positions, values)
     else:
-        _native.gather(values, None, table, rows)
+        _native.gather(values, None, table, positions)

@@ -219,6 +219,21 @@ class GraphStore(TorchState):
                 ids = client.original_ids(spec, part, rows)
                 tensor.write(ids, values[ids]).wait()
 
+    @property
+    def client(self) -> StoreClient:
+        """Connection to the servers and the other trainers.
+
+        :meta private:
+        """
+        return self._client
+
+    def add(self, tensor: GraphTensor) -> None:
+        """Add a tensor that all trainers have made at the servers.
+
+        :meta private:
+        """
+        self._tensors[tensor.name] = tensor
+
     def __getitem__(self, name: str) -> GraphTensor:
         """Return a tensor by name. KeyError if there is none."""
         if name not in self._tensors:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,12 +26,13 @@ from khop.distributed.tensors.tensor_requests import (
     stored_numbers,
 )
 from khop.distributed.tensors.tensor_view import TensorView
-from khop.errors import ProtocolError
 from khop.loader.batches.collate import to_tensor
 from khop.typing import Array, ArrayLike, EdgeType, Int64Array, NodeType, Reduce
 
 _MAX_IDLE = 256 << 20
-_PUSH_BYTES = 16 << 20  # of a message of a push: few messages, and slices of the server's time
+# Of the values of a message. The first leaves while the next is copied. Graph servers serve several
+# jobs: they take smaller pushes.
+_PUSH_BYTES, _PUSH_BYTES_OF_JOB = 8 << 20, 2 << 20
 
 
 class Push:
@@ -76,14 +79,13 @@ class Pull:
     def __init__(
         self,
         client: StoreClient,
-        name: str,
         dtype: str,
         out: Array,
-        pieces: Sequence[tuple[Ticket, Int64Array | None]],
+        pieces: Iterable[tuple[Ticket, Callable[[list[Array]], None] | None]],
     ) -> None:
-        self._client, self._name, self._dtype = client, name, dtype
-        self._out = out
-        self._pieces = pieces  # with the positions of the rows, if the ticket's reply has the rows
+        self._client, self._dtype, self._out = client, dtype, out
+        # With a function that stores the rows, if the ticket's reply has the rows.
+        self._pieces = deque(pieces)
         self._step = client.num_steps
 
     @property
@@ -104,18 +106,13 @@ class Pull:
 
         :meta private:
         """
-        out, pieces = self._out, self._pieces
-        self._client.wait([ticket for ticket, _ in pieces])
-        for ticket, at in pieces:
-            if at is None:
-                continue
-            (values,) = ticket.result() or [None]
-            shape = (len(at), *out.shape[1:])
-            if values is None or values.dtype != out.dtype or values.shape != shape:
-                raise ProtocolError(f"a server sent rows of '{self._name}' in another format")
-            _native.gather(values, None, out, at)
-        self._pieces = ()
-        return out
+        while self._pieces:  # rows are stored while others arrive, and their memory is used again
+            ticket, store = self._pieces[0]
+            self._client.wait([ticket])
+            if store is not None:
+                store(ticket.result())
+            self._pieces.popleft()
+        return self._out
 
 
 class GraphTensor(TensorView):
@@ -215,13 +212,14 @@ class GraphTensor(TensorView):
         spec, client = self.spec, self._client
         out = self._pool.empty((len(rows), *spec.shape), storage_dtype(spec.dtype))
         client.check()
-        pieces: list[tuple[Ticket, Int64Array | None]] = []
+        pieces: list[tuple[Ticket, Callable[[list[Array]], None] | None]] = []
         if (parts := self.shared_parts()) and not in_thread:
             _native.gather_parts(parts, rows, out)
-            return Pull(client, self.name, spec.dtype, out, pieces)
+            return Pull(client, spec.dtype, out, pieces)
         for part, local, at in self._pieces(rows):
             if part not in self._shared:
-                pieces.append((client.read(part, PullRows(self.name), [local]), at))
+                ticket = client.read(part, PullRows(self.name), [local])
+                pieces.append((ticket, partial(self._store, at=at, out=out)))
             elif in_thread:
                 read = _native.gather, self._shared[part], local, out, at
                 pieces.append((client.threads.submit(*read), None))
@@ -229,7 +227,7 @@ class GraphTensor(TensorView):
                 _native.gather(self._shared[part], local, out, at)
         if in_thread:
             client.settle_later([ticket for ticket, _ in pieces])
-        return Pull(client, self.name, spec.dtype, out, pieces)
+        return Pull(client, spec.dtype, out, pieces)
 
     def push(
         self,
@@ -305,11 +303,11 @@ class GraphTensor(TensorView):
     def _send(self, rows: Int64Array, values: Array, reduce: Any, step: int | None) -> Push:
         client, tickets = self._client, []
         values = np.ascontiguousarray(values)
-        # Graph servers serve several jobs: they take smaller pushes.
-        nbytes = _PUSH_BYTES if client.access.sender is None else FRAME_BYTES
+        areas = client.staging_areas if values.dtype != np.bool_ else {}
+        nbytes = _PUSH_BYTES if client.access.sender is None else _PUSH_BYTES_OF_JOB
         for part, local, at in self._pieces(rows, nbytes):
             message = PushRows(self.name, reduce, step, client.rank, client.next_position())
-            area = client.staging_area(part) if values.dtype != np.bool_ else None
+            area = areas.get(part)
             staged = None if area is None else area.allocate(len(at) * _row_bytes(values))
             if area is None or staged is None:
                 tickets.append(client.write(part, message, [local, *self._packed(values, at)]))

@@ -20,12 +20,19 @@ import numpy as np
 
 from khop import _native, codec
 from khop.channel.arena import create_memory, map_memory
+from khop.channel.message import frame_slices
 from khop.channel.pool import BufferPool
 from khop.distributed.rpc.frame_handler import Answer, RequestType, Steps
 from khop.distributed.rpc.limits import DEFAULT, check_reply_bytes
 from khop.distributed.rpc.protocol import check_empty, check_index, ids_of
 from khop.distributed.tensors.accounts import Account
-from khop.distributed.tensors.disk_rows import DiskRows, Table, get_rows, most_rows, set_rows
+from khop.distributed.tensors.disk_rows import (
+    DiskRows,
+    Table,
+    begin_change,
+    end_change,
+    most_rows,
+)
 from khop.distributed.tensors.tensor_requests import (
     GRADIENT,
     HELD_BYTES,
@@ -163,7 +170,11 @@ class Shard:
         at_once = most_rows(max(_BYTES_AT_ONCE // max(8 * spec.rows.nbytes, 8), 1), table)
         for begin in range(0, len(table), at_once):
             rows = np.arange(begin, min(begin + at_once, len(table)))
-            set_rows(table, rows, normal_rows(seed, ids.gather(rows), spec.rows))
+            values = normal_rows(seed, ids.gather(rows), spec.rows)
+            if isinstance(table, DiskRows):
+                table.write(rows, values)
+            else:
+                _native.gather(values, None, table, rows)
             yield None
 
     def delete(self, request: DeleteTensor, arrays: list[Array]) -> list[Array]:
@@ -329,18 +340,17 @@ class Shard:
                 done = 0
                 yield None
         constants = update.rate, update.epsilon, update.beta1, update.beta2, update.scale
-        count = most_rows(count, *tables)
+        count, rule = most_rows(count, *tables), update.rule
+        is_on_disk = any(isinstance(one, DiskRows) for one in tables)
         for begin in range(0, len(rows), count):
-            part = slice(begin, begin + count)
-            is_in_place = not any(isinstance(one, DiskRows) for one in tables)
-            chosen = rows[part] if is_in_place else np.arange(len(rows[part]))
-            arrays: list[Any] = tables if is_in_place else [get_rows(t, rows[part]) for t in tables]
+            chosen, gradients = rows[begin : begin + count], sums[begin : begin + count]
+            taken = [begin_change(one, chosen) for one in tables] if is_on_disk else []
+            arrays: list[Any] = [values for values, _ in taken] or tables
+            at = np.arange(len(chosen)) if taken else chosen
             first, second = [*arrays[1:], None, None][:2]
-            rule = update.rule
-            _native.update_rows(arrays[0], chosen, sums[part], rule, first, second, *constants)
-            if not is_in_place:
-                for one, values in zip(tables, arrays, strict=True):
-                    set_rows(one, rows[part], values)
+            _native.update_rows(arrays[0], at, gradients, rule, first, second, *constants)
+            for one, (values, where) in zip(tables, taken, strict=False):
+                end_change(one, where, values)
             yield None
 
     def read_step(self, request: ReadStep, arrays: list[Array]) -> list[Array]:
@@ -362,10 +372,15 @@ class Shard:
         nbytes = len(rows) * self._specs[request.name].rows.nbytes
         check_reply_bytes(nbytes, min(DEFAULT.reply_bytes, _PUSH_BYTES), f"{len(rows)} rows")
         if request.with_step:
-            return (yield from self._completed(table, rows))
-        return [(yield from self._gather(table, rows))]
+            out, numbers = yield from self._completed(table, rows)
+        else:
+            out, numbers = (yield from self._gather(table, rows)), []
+        pieces = frame_slices(len(rows), self._specs[request.name].rows.nbytes)
+        return [*(out[piece] for piece in pieces), *numbers]
 
-    def _completed(self, table: Table, rows: Int64Array) -> Steps:
+    def _completed(
+        self, table: Table, rows: Int64Array
+    ) -> Generator[None, None, tuple[Array, list[Array]]]:
         """Return rows, completed steps and version when no step is being applied."""
         while True:
             while self._is_in_step:
@@ -377,7 +392,7 @@ class Shard:
             step = self._step
             out = yield from self._gather(table, rows)
             if self._step == step and not self._is_in_step:
-                return [out, np.array([self._step, self._version])]
+                return out, [np.array([self._step, self._version])]
 
     def _gather(self, table: Table, rows: Int64Array) -> Generator[None, None, Array]:
         out = self._pool.empty((len(rows), *table.shape[1:]), table.dtype)
@@ -430,10 +445,9 @@ def _apply_on_disk(table: DiskRows, push: _Held, is_narrow: bool) -> Iterator[No
         piece = slice(first, first + table.most_rows)
         distinct = _native.DistinctRows(len(table))
         positions = distinct.add(push.rows[piece])
-        rows = distinct.rows()
-        values = table.read(rows)
+        values, at = table.begin_change(distinct.rows())
         _native.scatter(values, positions, push.values[piece], push.reduce, is_narrow)
-        table.write(rows, values)
+        table.end_change(at, values)
         yield None
 
 

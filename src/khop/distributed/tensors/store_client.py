@@ -182,9 +182,10 @@ class StoreClient:
                 shared[part] = rows
         return shared
 
-    def staging_area(self, part: int) -> StagingArea | None:
-        """Return memory of a part's server for values of pushes. None if it is on another host."""
-        return self._areas.get(part)
+    @property
+    def staging_areas(self) -> dict[int, StagingArea]:
+        """Memory of servers of this host for values of pushes, by partition."""
+        return {part: area for part, area in self._areas.items() if area is not None}
 
     def _make_areas(self, parts: Sequence[int]) -> None:
         tickets = [self.read(part, MakeStagingArea()) for part in parts]
@@ -265,6 +266,11 @@ class StoreClient:
         except BaseException as error:
             self.fail(error)
             raise
+
+    def check_others(self) -> None:
+        """Raise an error if another trainer or a server has failed, or the client."""
+        self.check()
+        self._barrier.check()
 
     def check_servers(self) -> None:
         """Raise PartitionUnavailableError if a server has ended with its trainer."""

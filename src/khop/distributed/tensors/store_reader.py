@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from khop import _native, codec
+from khop import codec
 from khop.data.arrays import storage_dtype
 from khop.distributed.job.context import get_context
 from khop.distributed.rpc.partition_client import PartitionClient
@@ -218,11 +218,12 @@ class GraphStoreReader:
                 tensor, _, part, local, _ = pieces[i]
                 request = PullRows(tensor.name, True, sender)
                 tickets.append(client.read_state(part, request, [local]))
-            client.wait(tickets)
             for i, ticket in zip(missing, tickets, strict=True):
+                client.wait([ticket])
                 tensor, out, _, _, at = pieces[i]
-                values, steps[i], of_reply = _checked(ticket.result(), tensor, len(at))
-                _native.gather(values, None, out, at)
+                *rows, numbers = ticket.result() or [np.empty(0)]
+                steps[i], of_reply = _checked(numbers)
+                tensor._store(rows, at, out)
                 if steps[i] >= newest:
                     newest, version = steps[i], of_reply
             if min(steps) < newest and time.monotonic() > end:
@@ -259,12 +260,8 @@ class GraphStoreReader:
                 client.close()
 
 
-def _checked(reply: list[Array], tensor: ReadOnlyTensor, count: int) -> tuple[Array, int, int]:
-    """Return rows, step and version of a reply, once its format has been checked."""
-    shape, dtype = (count, *tensor.spec.shape), storage_dtype(tensor.spec.dtype)
-    if len(reply) != 2 or reply[0].dtype != dtype or reply[0].shape != shape:
-        raise ProtocolError(f"a server sent rows of '{tensor.name}' in another format")
-    numbers = reply[1]
+def _checked(numbers: Array) -> tuple[int, int]:
+    """Return step and version of a reply, once their format has been checked."""
     if numbers.dtype != np.int64 or numbers.shape != (2,) or numbers.min() < 0:
         raise ProtocolError("a server sent malformed numbers of steps")
-    return reply[0], int(numbers[0]), int(numbers[1])
+    return int(numbers[0]), int(numbers[1])

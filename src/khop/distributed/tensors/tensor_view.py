@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import abc
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from khop import _native
-from khop.channel.message import FRAME_BYTES
 from khop.data.arrays import check_range, to_ids
 from khop.distributed.tensors.tensor_requests import TensorSpec
+from khop.errors import ProtocolError
 from khop.loader.batches.collate import to_tensor
 from khop.typing import Array, ArrayLike, EdgeType, Int64Array, NodeType
+
+# Of the reply to a request. Few requests, and rows of a reply are stored while the next arrives.
+_PULL_BYTES = 4 << 20
 
 
 class TensorView(abc.ABC):
@@ -86,7 +89,7 @@ class TensorView(abc.ABC):
         return original
 
     def _pieces(
-        self, rows: Int64Array, nbytes: int = FRAME_BYTES
+        self, rows: Int64Array, nbytes: int = _PULL_BYTES
     ) -> Iterable[tuple[int, Int64Array, Int64Array]]:
         """Yield part, local rows and positions in `rows`, for a message with `nbytes` each."""
         count = max(nbytes // max(self.spec.rows.nbytes, 8), 1)
@@ -95,3 +98,16 @@ class TensorView(abc.ABC):
             for first in range(begin, end, count):
                 piece = slice(first, min(first + count, end))
                 yield part, grouped[piece] - self._bounds[part], positions[piece]
+
+    def _store(self, reply: Sequence[Array], at: Int64Array, out: Array) -> None:
+        """Write rows that a server sent, in several arrays, to positions `at` of `out`."""
+        shapes = [values.shape for values in reply]
+        fits = all(len(shape) and shape[1:] == out.shape[1:] for shape in shapes)
+        if not fits or any(values.dtype != out.dtype for values in reply):
+            shapes = []
+        if sum(shape[0] for shape in shapes) != len(at) or not shapes:
+            raise ProtocolError(f"a server sent rows of '{self.name}' in another format")
+        begin = 0
+        for values in reply:
+            _native.gather(values, None, out, at[begin : begin + len(values)])
+            begin += len(values)
