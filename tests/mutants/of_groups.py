@@ -5,7 +5,7 @@ from mutants.fault import Fault
 TABLE = "device/gather_table.cpp"
 GATHER = "device/steps/gather_split.hpp"
 BACKEND = "cuda/backend.cuh"
-TESTS, ONLY = "device_table", "(peers or parts or gather) and fake"
+TESTS, ONLY = "device_table", "(peers or parts) and fake"
 
 OF_GROUPS = [
     Fault(

@@ -89,7 +89,8 @@ class NodePeers:
 
     def closed(self, name: str) -> None:
         """Publish that this trainer has closed the memory of others. Does not wait."""
-        self._members.post(f"{name}/closed", True)
+        if os.getpid() == self._process:
+            self._members.post(f"{name}/closed", True)
 
     def _free_closed(self) -> None:
         """Free memory that all others have closed. Other memory lasts as long as the process."""
