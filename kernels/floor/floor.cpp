@@ -4,7 +4,8 @@
 #include <stdexcept>
 
 #include "khop/core/node_table.hpp"
-#include "khop/cpu/gather_range.hpp"
+#include "khop/cpu/copy_prefetch.hpp"
+#include "khop/cpu/gather.hpp"
 
 namespace khop::floor {
 namespace {
@@ -53,7 +54,7 @@ uint64_t SampleFloor::touch(const FloorRows<Ptr, Col>& graph, const DrawnBatch& 
   const auto read_to = [&](int64_t end) {
     for (; read < end; ++read) {
       row[read] = static_cast<int64_t>(graph.indices[batch.edges[read]]);
-      __builtin_prefetch(&slot_of(row[read]), 1);
+      cpu::prefetch_scattered_line_to_write(&slot_of(row[read]));
     }
   };
   const auto touch_to = [&](int64_t end) {
@@ -65,8 +66,8 @@ uint64_t SampleFloor::touch(const FloorRows<Ptr, Col>& graph, const DrawnBatch& 
   };
   const auto ask_for_row = [&](int64_t i) {
     if (i >= batch.num_rows) return;
-    __builtin_prefetch(&graph.indptr[batch.rows[i]]);
-    __builtin_prefetch(&graph.indptr[batch.rows[i] + 1]);
+    cpu::prefetch_scattered_line(&graph.indptr[batch.rows[i]]);
+    cpu::prefetch_scattered_line(&graph.indptr[batch.rows[i] + 1]);
   };
   for (int64_t i = 0; i < kRowsAhead; ++i) ask_for_row(i);
   for (int64_t i = 0; i < batch.num_rows; ++i) {
@@ -74,7 +75,7 @@ uint64_t SampleFloor::touch(const FloorRows<Ptr, Col>& graph, const DrawnBatch& 
     sum += static_cast<uint64_t>(graph.indptr[batch.rows[i]]) +
            static_cast<uint64_t>(graph.indptr[batch.rows[i] + 1]);
     for (const int64_t end = asked + batch.counts[i]; asked < end; ++asked) {
-      __builtin_prefetch(&graph.indices[batch.edges[asked]]);
+      cpu::prefetch_scattered_line(&graph.indices[batch.edges[asked]]);
       col[asked] = i;
       if (asked < kEdgesAhead) continue;
       read_to(asked - kEdgesAhead);
@@ -90,7 +91,8 @@ uint64_t SampleFloor::touch(const FloorRows<Ptr, Col>& graph, const DrawnBatch& 
 template <class Index>
 uint64_t touch_rows(const cpu::RowTable& table, const Index* rows, int64_t count, char* out) {
   const int64_t width = table.row_bytes;
-  const int64_t ahead = cpu::rows_ahead(width);
+  const cpu::CopyPrefetch prefetch(width);
+  const int64_t ahead = prefetch.ahead();
   for (int64_t i = 0; i < count; ++i) {
     const auto row = static_cast<int64_t>(rows[i]);
     if (row < 0 || row >= table.num_rows) throw std::out_of_range("there is no such row");
@@ -98,9 +100,7 @@ uint64_t touch_rows(const cpu::RowTable& table, const Index* rows, int64_t count
   uint64_t sum = 0;
   for (int64_t i = 0; i < count; ++i) {
     if (i + ahead < count) {
-      const char* const coming = table.data + static_cast<int64_t>(rows[i + ahead]) * width;
-      __builtin_prefetch(coming);
-      __builtin_prefetch(coming + cpu::second_line(width));
+      prefetch.operator()<false>(table.data + static_cast<int64_t>(rows[i + ahead]) * width);
     }
     const char* const from = table.data + static_cast<int64_t>(rows[i]) * width;
     for (int64_t at = 0; at < width; at += cpu::kLine) sum += static_cast<unsigned char>(from[at]);

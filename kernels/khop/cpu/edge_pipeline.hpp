@@ -71,7 +71,7 @@ class EdgePipeline {
   }
 
  private:
-  static constexpr int64_t kColumnsAhead = 64;
+  static constexpr int64_t kColumnsAhead = 128;
   static constexpr int64_t kSlotsAhead = 64;
   // Done edges are dropped when there are this many: buffers stay in the nearest caches.
   static constexpr int64_t kDoneAtOnce = 1024;
@@ -85,7 +85,7 @@ class EdgePipeline {
     const int64_t* const positions = positions_.data();
     int64_t* const keys = keys_.data();
     int32_t* const numbers = sink_.sources.data() + first_;
-    const auto ask = [&](int64_t edge) { prefetch_line(columns_.at(positions[edge])); };
+    const auto ask = [&](int64_t edge) { prefetch_scattered_line(columns_.at(positions[edge])); };
     const auto read = [&](int64_t edge) {
       keys[edge] = key(edge, *columns_.at(positions[edge]));
       inserter.prefetch(keys[edge]);

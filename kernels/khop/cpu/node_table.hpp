@@ -71,7 +71,8 @@ class NodeSet {
     ~Inserter() { set_.nodes_.resize(size_); }
 
     void prefetch(int64_t key) const {
-      prefetch_line_to_write(&slots_[slot_index(hash_id(static_cast<uint64_t>(key)), bits_)]);
+      prefetch_scattered_line_to_write(
+          &slots_[slot_index(hash_id(static_cast<uint64_t>(key)), bits_)]);
     }
 
     // Number of a key, which is added if it is new.
@@ -119,7 +120,7 @@ class NodeSet {
   void prefetch(const Id* ids, int64_t count) const {
     for (int64_t i = 0; i < count; ++i) {
       const uint64_t hash = hash_id(static_cast<uint64_t>(ids[i]));
-      prefetch_line_to_write(&slots_[static_cast<int64_t>(slot_index(hash, bits_))]);
+      prefetch_scattered_line_to_write(&slots_[static_cast<int64_t>(slot_index(hash, bits_))]);
     }
   }
 

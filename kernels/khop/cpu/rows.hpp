@@ -49,10 +49,11 @@ class RowFinder {
     for (int64_t i = 0; i < count; ++i) {
       const int64_t row = graph_.row_of(ids[i]);
       if (row < 0 || row >= graph_.num_rows) continue;
-      prefetch_line(&graph_.indptr[row]);
-      prefetch_line(&graph_.indptr[row + 1]);  // one row in sixteen ends on the next line
+      prefetch_scattered_line(&graph_.indptr[row]);
+      prefetch_scattered_line(&graph_.indptr[row + 1]);  // one row in sixteen ends on the next line
       if (graph_.row_id_width != 0) {
-        prefetch_line(static_cast<const char*>(graph_.row_ids) + row * graph_.row_id_width);
+        prefetch_scattered_line(static_cast<const char*>(graph_.row_ids) +
+                                row * graph_.row_id_width);
       }
     }
   }

@@ -117,7 +117,7 @@ void sample_rows(const CsrView<Ptr, Col>& graph, const RowSet& rows, int64_t num
     drawer.draw(rows.from(first), std::min(kBlockRows, num_rows - first), out.counts.data() + first,
                 positions);
     for (int64_t j = before; j < positions.size(); ++j) {
-      prefetch_line(&graph.indices[positions[j]]);
+      prefetch_scattered_line(&graph.indices[positions[j]]);
     }
     out.neighbors.resize(positions.size());
     read_columns(before);  // those of the block before
