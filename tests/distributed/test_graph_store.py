@@ -12,7 +12,7 @@ import zlib
 import numpy as np
 import pytest
 import torch
-from torch_geometric.data import HeteroData, TensorAttr
+from torch_geometric.data import Data, HeteroData, TensorAttr
 from torch_geometric.loader import NodeLoader
 
 from khop.channel.arena import SlotAllocator
@@ -456,6 +456,34 @@ def test_a_checkpoint_is_read_over_other_parts(roots, tmp_path):
         assert store.version == 1 and store["a/half"][7] == 1.5
         assert store.step() == 2
     shutdown_worker_group()
+
+
+def test_parts_without_nodes_and_checkpoints_of_two_parts_under_three(tmp_path):
+    """Four nodes in five parts: ids of a part that has none are not asked for there."""
+    graph = Data(edge_index=torch.tensor([[0, 1, 2], [1, 2, 3]]), num_nodes=4)
+    for num_parts in (2, 3, 5):
+        RandomPartitioner.from_data(graph, tmp_path / str(num_parts), num_parts).partition()
+
+    def store_of(num_parts):
+        also_serve = range(1, num_parts)
+        return GraphStore(DistDataset().load(tmp_path / str(num_parts), 0, also_serve=also_serve))
+
+    for before, after in ((2, 3), (3, 5), (5, 2)):
+        with store_of(before) as store:
+            rows = store.create_node_tensor("rows", shape=(2,), init=("normal", 1))
+            edges = store.create_edge_tensor("edges", dtype=torch.int64)
+            expected = rows.pull() + 1
+            rows.push(None, torch.ones(4, 2), "add")
+            edges.push([2, 0, 2], [5, 6, 7], "add")
+            store.step()
+            assert torch.equal(rows.pull(), expected) and edges.pull().tolist() == [6, 0, 12]
+            store.save(tmp_path / f"saved {before}")
+        shutdown_worker_group()
+        with store_of(after) as store:
+            store.load(tmp_path / f"saved {before}")
+            assert torch.equal(store["rows"].pull(), expected)
+            assert store["edges"].pull().tolist() == [6, 0, 12]
+        shutdown_worker_group()
 
 
 @pytest.mark.parametrize("harm", ["byte", "missing", "json", "shape", "graph", "path"])

@@ -60,6 +60,12 @@ def test_one_hop_is_pygs(store, reduce, weight):
     expected = Aggregation(reduce)(data.x, data.edge_index, weight and data.edge_attr)
     torch.testing.assert_close(out.pull(), expected)
     assert torch.equal(source.pull(), data.x) and list(store.tensors()) == ["x", "out"]
+    if reduce == "sum":  # U0 = A X
+        entries = torch.ones(800) if weight is None else data.edge_attr
+        matrix = torch.sparse_coo_tensor(
+            data.edge_index.flip(0), entries, (100, 100), check_invariants=True
+        )
+        torch.testing.assert_close(out.pull(), torch.sparse.mm(matrix, data.x))
 
 
 @pytest.mark.parametrize("hops", [1, 2, 3])
