@@ -83,7 +83,7 @@ class LoaderStats:
     delivered_bytes: int = 0
     remote_bytes: int = 0
     reused_bytes: int = 0
-    cache_bytes: int = 0
+    cache_bytes: int = field(default=0, compare=False)
     disk: dict[str, int] = field(default_factory=lambda: dict.fromkeys(DISK, 0))
     other_rules: dict[str, int] = field(default_factory=lambda: dict.fromkeys(RULES, 0))
     trainer_seconds: dict[str, float] = field(
