@@ -11,14 +11,16 @@ The next batch is launched before the wait for one. `waits_alone` counts waits w
 behind. One graph has one edge type, the other has twenty. Torch's tensors are on the CPU here. The
 times do not include torch's allocator of GPU memory.
 
-Kernels run on the host's own core and leave its caches cold. With `--seeds 1` they are short, and
-the time is nearer to a host's beside a GPU. Of the batches' times the lowest tenth and the median
-are printed: others may use the machine.
+Kernels run on the host's own core and leave its caches cold. "Alone" is the host's time with
+kernels that do nothing, as beside a GPU. Of the batches' times the lowest tenth and the median are
+printed: others may use the machine. In this mode a stream works when somebody waits for it, so
+padded batches wait for the slot of the fourth batch before. With a GPU it is free by then.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 import statistics
 import sys
@@ -34,8 +36,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
 from fake_cuda import control
 from khop.sampler import NeighborSampler
-from khop.sampler.pyg.base import BatchKey
 from khop.sampler.pyg.device import DeviceOptions
+from khop.sampler.pyg.draw_scope import BatchKey
+from khop.sampler.pyg.output import SampledSubgraph
+from khop.sampler.pyg.padded import PadSizes
+from khop.sampler.requests import SeedSet
 
 _FANOUTS = [15, 10, 5]
 _COUNTERS = ("launches", "waits", "waits_alone", "allocations")
@@ -62,8 +67,8 @@ def heterogeneous(num_nodes: int, degree: int, num_types: int, num_relations: in
 def measure(
     name: str, data: Data | HeteroData, seeds: torch.Tensor, args: argparse.Namespace
 ) -> None:
-    """Print one row for batches that are launched, and one for batches that are recorded."""
-    for recorded in (False, True):
+    """Print a row for each way to draw: launched or recorded, without padding or with it."""
+    for recorded, padded in ((False, False), (True, False), (False, True), (True, True)):
         torch.manual_seed(0)
         sampler = NeighborSampler(
             data,
@@ -74,28 +79,49 @@ def measure(
         node_type = None if isinstance(data, Data) else "t0"
         sampler_input = NodeSamplerInput(input_id=None, node=seeds, input_type=node_type)
         seed_set = sampler.seed_set(sampler_input)
-        before: dict[str, int] = {}
-        times = []
-        begun = sampler.begin_nodes([seed_set], BatchKey(1, 0))
-        for index in range(args.warm_up + args.batches):
-            if index == args.warm_up:
-                before = counted()
-            in_calls = control.count("nanoseconds_in_calls")
-            began = time.perf_counter_ns()
-            following = sampler.begin_nodes([seed_set], BatchKey(1, index + 1))
-            drawn = begun.finish()
-            elapsed = time.perf_counter_ns() - began
-            in_calls = control.count("nanoseconds_in_calls") - in_calls
-            begun = following
-            del drawn
-            if index >= args.warm_up:
-                times.append((elapsed - in_calls) / 1000)
-        per_batch = {key: (counted()[key] - n) / args.batches for key, n in before.items()}
-        cells = [f"{per_batch[key]:.1f}" for key in before]
-        label = f"{name}, {'recorded' if recorded else 'launched'}"
-        tenth = sorted(times)[len(times) // 10]
-        cells += [f"{tenth:.0f}", f"{statistics.median(times):.0f}"]
-        print(" | ".join([label.ljust(32), *cells]))
+        pad = sizes_of(sampler.draw_nodes([seed_set], BatchKey(1, 0))) if padded else None
+        times, counts = draw(sampler, seed_set, pad, args)
+        control.set_options(runs_kernels=0)
+        alone, _ = draw(sampler, seed_set, pad, args)
+        control.set_options(runs_kernels=1)
+        cells = [f"{value:.1f}" for value in counts.values()]
+        ways = "recorded" if recorded else "launched", *["padded"] * padded
+        for of in (times, alone):
+            cells += [f"{sorted(of)[len(of) // 10]:.0f}", f"{statistics.median(of):.0f}"]
+        print(" | ".join([", ".join([name, *ways]).ljust(34), *cells]))
+
+
+def sizes_of(drawn: SampledSubgraph) -> PadSizes:
+    """Return sizes to which batches like a drawn one can be padded."""
+    nodes, edges = drawn.nodes_per_hop or [], drawn.edges_per_hop or []
+    of_nodes, of_edges = ([[2 * n + 64 for n in hops] for hops in of] for of in (nodes, edges))
+    return PadSizes(of_nodes, of_edges, True)
+
+
+def draw(
+    sampler: NeighborSampler, seed_set: SeedSet, pad: PadSizes | None, args: argparse.Namespace
+) -> tuple[list[float], dict[str, float]]:
+    """Draw batches. Return the host's microseconds of each, and counts of the runtime per batch."""
+    before: dict[str, int] = {}
+    times = []
+    gc.collect()  # an earlier sampler waits when it goes
+    begun = sampler.begin_nodes([seed_set], BatchKey(1, 0), pad)
+    for index in range(args.warm_up + args.batches):
+        if index == args.warm_up:
+            before = counted()
+        in_calls = control.count("nanoseconds_in_calls")
+        began = time.perf_counter_ns()
+        following = sampler.begin_nodes([seed_set], BatchKey(1, index + 1), pad)
+        drawn = begun.finish()
+        elapsed = time.perf_counter_ns() - began
+        in_calls = control.count("nanoseconds_in_calls") - in_calls
+        begun = following
+        del drawn
+        if index >= args.warm_up:
+            times.append((elapsed - in_calls) / 1000)
+    counts = {key: (counted()[key] - n) / args.batches for key, n in before.items()}
+    begun.finish()
+    return times, counts
 
 
 def counted() -> dict[str, int]:
@@ -112,11 +138,11 @@ def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--batches", type=int, default=100)
-    parser.add_argument("--warm-up", type=int, default=4)
+    parser.add_argument("--warm-up", type=int, default=12)
     parser.add_argument("--seeds", type=int, default=64)
     args = parser.parse_args()
     control.set_mode("lazy")
-    columns = [*_COUNTERS, "copies", "calls", "host, us: tenth", "median"]
+    columns = [*_COUNTERS, "copies", "calls", "host, us: tenth", "median", "alone: tenth", "median"]
     print(" | ".join(["per batch", *columns]))
     measure("1 edge type", homogeneous(2000, 8), torch.arange(args.seeds), args)
     measure("20 edge types", heterogeneous(500, 4, 5, 20), torch.arange(args.seeds), args)

@@ -48,7 +48,8 @@ def set_options(**options: int) -> None:
         options: `mode` (of MODES), `devices` (2), `peers` (1: devices read each other's memory),
             `memory` (bytes of a device, 8 GiB), `multiprocessors` (132), `major` and `minor` (9
             and 0, the compute capability), `ptx` (90: kernels were compiled for capability
-            9.0), `registers_read_only` (1), `lockable` (bytes
+            9.0), `runs_kernels` (1; 0: they do nothing, to measure the host),
+            `registers_read_only` (1), `lockable` (bytes
             that may be registered at a time; no limit), `pageable_reads_late` (0; 1: pageable
             memory is read when the stream comes so far, as on devices that use the host's page
             tables), `seed` (of the orders in which blocks and threads run), `count_reads` (1:

@@ -30,6 +30,7 @@ int64_t default_of(const std::string& name) {
       {"major", 9},
       {"minor", 0},
       {"ptx", 90},
+      {"runs_kernels", 1},
       {"registers_read_only", 1},
       {"lockable", std::numeric_limits<int64_t>::max()},
       {"pageable_reads_late", 0},

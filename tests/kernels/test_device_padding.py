@@ -9,7 +9,7 @@ from hypothesis import given, strategies as st
 
 from fake_cuda import control
 from khop import _native
-from support.devices import KINDS, fake, get, open_device, put
+from support.devices import KINDS, address_of, fake, get, open_device, put
 from support.kernels import cases
 from support.kernels.device_blocks import MORE, UNTOUCHED, Drawing, small
 from support.reference.sampler import Seeds
@@ -245,7 +245,20 @@ def test_staged_batches(device, cuda_graph):
         drawing.begin(subgraph, [Seeds(0, list(range(30)), None)], 0, words, staged=True)
 
 
+@pytest.mark.parametrize("shape", [(9, 3), (5, 16), (6, 7), (4, 0)])
+@pytest.mark.parametrize("dtype", [np.float32, np.uint8, np.float64])
+def test_rows_of_padding_are_zero(device, shape, dtype):
+    rows, mask = np.ones(shape, dtype), np.arange(shape[0]) % 3 > 0
+    there, mask_there = put(device, rows), put(device, mask)
+    size = rows.nbytes // len(rows)
+    device.blank_rows(address_of(there), size, address_of(mask_there), len(rows))
+    device.synchronize()
+    np.testing.assert_array_equal(get(there), np.where(mask[:, None], rows, 0))
+
+
 def test_errors(device):
+    with pytest.raises(ValueError, match="sizes must not be negative"):
+        device.blank_rows(0, -1, 0, 1)
     for padding, message in (
         (([], [], False, False), "needs sizes of nodes"),
         (([[8, 8]], [[8, 8]], False, False), "sections of padding must hold 3 entries"),

@@ -163,8 +163,8 @@ OF_MEMORY = [
     Fault(
         "a head is not cleared",
         HEAD,
-        "std::memset(host_, 0, static_cast<std::size_t>(num_cleared) * sizeof(int64_t));",
-        "if (!M) std::memset(host_, 0, static_cast<std::size_t>(num_cleared) * sizeof(int64_t));",
+        "std::memset(slot().words, 0,",
+        "std::memset(slot().words, 0, M ? 0 :",
         "device_caching",
         "batches and lazy",
     ),

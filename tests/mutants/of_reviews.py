@@ -15,8 +15,9 @@ OF_REVIEWS = [
     Fault(
         "a recording is played although memory has moved",
         BATCH,
-        "launch_steps(moved);",
-        "if (M) recording_ = std::move(recording);\n      launch_steps(moved && !M);",
+        "slot.batch = plan_->batch;\n    return moved;",
+        "slot.batch = plan_->batch;\n    if (M && moved) recording_ = std::move(recording);\n"
+        "    return moved && !M;",
         "device_caching",
         "batches and lazy",
     ),
@@ -144,16 +145,16 @@ OF_REVIEWS = [
     Fault(
         "a head is written while it is uploaded",
         BATCH,
-        "if (is_under_way_) backend_.synchronize();",
-        "if (is_under_way_ && !M) backend_.synchronize();",
+        "if (slot.is_under_way) wait_for(slot);\n    const",
+        "if (slot.is_under_way && !M) wait_for(slot);\n    const",
         "device_failures",
         "nobody_asks",
     ),
     Fault(
         "a head goes while it is uploaded",
         BATCH,
-        "if (is_under_way_) backend_.wait_quietly();",
-        "if (is_under_way_ && !M) backend_.wait_quietly();",
+        "if (std::any_of(slots.begin()",
+        "if (!M && std::any_of(slots.begin()",
         "device_failures",
         "nobody_asks",
     ),
