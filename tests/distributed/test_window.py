@@ -1,7 +1,6 @@
 """Order in which a sampler draws, requests and writes its batches: no process, no graph."""
 
 import random
-from types import SimpleNamespace
 
 import pytest
 
@@ -11,6 +10,12 @@ from khop.distributed.sampling.window import Stage, Task, Window
 
 def keys(*batches):
     return [(0, batch) for batch in batches]
+
+
+class Drawn(int):
+    """A batch of 10 bytes."""
+
+    nbytes = 10
 
 
 class Sampler:
@@ -41,7 +46,7 @@ class Sampler:
         """Some batches are drawn (all, if none is named)."""
         for task in self.window.tasks:
             if task.stage == Stage.DRAWING and (not batches or task.key[1] in batches):
-                task.stage, task.drawn = Stage.DRAWN, task.key[1]
+                task.stage, task.drawn = Stage.DRAWN, Drawn(task.key[1])
 
     def go_on(self):
         """Announces, requests and writes what can be. Returns the batches that were written."""
@@ -164,8 +169,6 @@ def test_batches_that_are_drawn_ahead_are_bounded_by_bytes():
     while begun := sampler.begin():
         drawn += begun
         sampler.end_drawing()
-        for task in sampler.window.tasks:
-            task.drawn = SimpleNamespace(nbytes=10, number=task.key[1])
         sampler.window.next_to_announce().stage = Stage.ANNOUNCED
     assert drawn == [0, 1, 2]
     assert sampler.window.next_to_fetch().key == (0, 0)
@@ -187,7 +190,8 @@ def test_every_requested_batch_is_written(seed):
     """Whatever order batches are named, requested and drawn in, nothing waits for ever."""
     rng = random.Random(seed)
     concurrency, lookahead = rng.randint(1, 4), rng.randint(0, 6)
-    sampler = Sampler(concurrency, lookahead, lookahead > 0 or rng.random() < 0.5)
+    is_ordered, most_bytes = lookahead > 0 or rng.random() < 0.5, rng.choice([None, 5, 35])
+    sampler = Sampler(concurrency, lookahead, is_ordered, most_bytes)
     batches = list(range(40))
     unnamed, ahead = batches[:], []
     for _ in range(3000):

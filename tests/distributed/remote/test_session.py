@@ -280,10 +280,10 @@ def test_batches_are_requested_from_the_samplers_that_have_drawn_them():
     assert drawn_ahead(served) == [[12, 14, 16], [11, 13, 15]]
     served.order(1, 2, 3, 4, 5)
     assert served.asked() == [[10, 12, 14], [11, 13, 15]]
-    served.order(7)  # was not drawn: six were
     served.order(6)
+    served.order(7)  # was not drawn: six were
+    served.deliver(1, 11)  # the next batch is the other sampler's, which has enough to do
     assert served.asked() == [[10, 12, 14], [11, 13, 15]]
-    served.deliver(1, 11)
     served.deliver(0, 10)
     assert served.asked() == [[10, 12, 14, 16], [11, 13, 15, 17]]
 

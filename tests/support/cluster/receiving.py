@@ -69,6 +69,7 @@ class Trainer:
                 "concurrency": 2,
                 "worker_devices": None,
                 "max_restarts": options.pop("max_restarts", 3),
+                **options.pop("session", {}),
             },
             "methods": [],
             "schema": to_json(schema),

@@ -21,6 +21,7 @@ from khop import log
 from khop.channel.control import U64, Op
 from khop.channel.shared import share
 from khop.distributed.membership.leases import Lease
+from khop.distributed.remote.messages import MAX_DEPTH
 from khop.distributed.remote.server.counters import SessionState
 from khop.distributed.remote.server.send_queue import BatchRequest, EncodedBatch, Send, SendQueue
 from khop.distributed.remote.server.session_environment import SessionEnvironment
@@ -108,7 +109,7 @@ class Session:
         self.grant = host.grant(spec)
         each = spec.lookahead[1] + spec.concurrency
         is_known = self.grant.cache_bytes > 0 and spec.lookahead[1] > 0
-        self.lookahead = each * spec.num_workers if is_known else 0
+        self.lookahead = min(each * spec.num_workers, MAX_DEPTH) if is_known else 0
 
     def opened(self, held: list[int]) -> Held:
         """Return the reply to the request that opens the session, which has the batches `held`."""
@@ -222,9 +223,10 @@ class Session:
 
     def draw_ahead(self, request: BatchRequest) -> None:
         """Have a sampler draw a batch that will be requested. Ignored beyond the limits."""
+        if self._failure is not None or len(self._ahead) >= self.lookahead:
+            return
         is_known = request.id in self._ahead or request.id in self._known()
-        has_room = len(self._ahead) < self.lookahead and self._has_room_for(request)
-        if is_known or not has_room or self._failure is not None:
+        if is_known or not self._has_room_for(request):
             return
         key = self._ahead[request.id] = self._new_key(request)
         self._requests[key] = request
