@@ -58,7 +58,7 @@ OF_PADDING = [
         "device_padding",
     ),
     Fault(
-        "nobody hears of a batch that did not fit",
+        "a batch that did not fit is never reported",
         BATCH,
         "if (std::exchange(slot.is_unchecked, false)) check(slot);",
         "if (std::exchange(slot.is_unchecked, false) && !M) check(slot);",
