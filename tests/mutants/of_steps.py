@@ -167,8 +167,8 @@ OF_STEPS = [
         "device/gather_table.cpp",
         "std::max<int64_t>(split_.codec.stored_bytes, 1));",
         "std::max<int64_t>(M ? 1 : split_.codec.stored_bytes, 1));",
-        "device_widen",
-        "odd_addresses and fake",
+        "device_host_memory",
+        "two_bytes_that_begin_anywhere",
     ),
     Fault(
         "a kernel reads the host's scales",

@@ -28,8 +28,8 @@ struct CopyWord {
 };
 
 template <int kCount>
-struct alignas(4 * kCount) Floats {
-  float values[kCount];
+struct Floats {
+  alignas(4 * kCount) float values[kCount];
 };
 
 KHOP_HD void store_streaming(Floats<1>* to, Floats<1> wide) {
