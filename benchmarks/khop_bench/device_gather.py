@@ -1,7 +1,8 @@
 """Part of suite `device`: rows of a table, from device memory, from the host's, and from both.
 
 A gather reads 0.4 M random rows of 400 bytes, out of 1 GB. It is compared with torch's copy of as
-many bytes in one piece: within device memory, and from pinned host memory to it. From host memory
+many bytes in one piece: within device memory, and from pinned host memory to it. The same rows are
+stored as float16, too, and widened by the gather, which reads half of the bytes. From host memory
 rows are also read in the order of the request, which should be slower than sorted. The hot cache is
 a table with a fifth of its rows, the hottest, in device memory: the share of batches' rows that
 come from there is counted, and compared with the share that hotness predicts.
@@ -31,6 +32,7 @@ _ROWS = 400_000
 _EMULATED = 100  # so many times smaller
 _HOT = 0.2
 _UNSORTED = f"{DEVICE}, rows as asked for"
+_WIDENED = f"{DEVICE}, float16 widened"
 
 
 def measure_gathers(bench: Bench, test_device: Place, _: Drawn) -> list[Row]:
@@ -40,6 +42,8 @@ def measure_gathers(bench: Bench, test_device: Place, _: Drawn) -> list[Row]:
     count = _ROWS // factor
     out = test_device.empty((count, _COLUMNS), torch.float32)
     rows: list[Row] = []
+    halves = table.astype(np.float16)
+    wide = halves.astype(np.float32)
     for mode, where in (("CUDA", "device memory"), ("ZERO_COPY", "host memory")):
         with bench.survives(f"gather, {where}"):
             gathers = _native.DeviceTable(test_device.device, table, mode)
@@ -49,6 +53,8 @@ def measure_gathers(bench: Bench, test_device: Place, _: Drawn) -> list[Row]:
                 gather_case(test_device, gathers, table, count, out, batches),
                 copy_case(test_device, mode == "ZERO_COPY", out, batches),
             ]
+            widens = _native.DeviceTable(test_device.device, halves, mode, encoding="float16")
+            cases.append(gather_case(test_device, widens, wide, count, out, batches, _WIDENED))
             if mode == "ZERO_COPY":
                 unsorted = _native.DeviceTable(
                     test_device.device, table, mode, sorts_from=count + 1
@@ -60,7 +66,7 @@ def measure_gathers(bench: Bench, test_device: Place, _: Drawn) -> list[Row]:
             group = test_device.group(f"gather, {where}")
             rows += bench.take_turns(group, cases, work_unit="kB")
             rows.append(model_row(group, DEVICE, gather(count, 4 * _COLUMNS, mode == "ZERO_COPY")))
-            del gathers, cases
+            del gathers, widens, cases
     return rows
 
 

@@ -696,6 +696,9 @@ class DeviceTable:
         mode: str = "CUDA",
         hot: HotRows | None = None,
         sorts_from: int = ...,
+        encoding: str | None = None,
+        scale: Array | None = None,
+        zero: Array | None = None,
     ) -> None: ...
     @property
     def place(self) -> str: ...

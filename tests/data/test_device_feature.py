@@ -12,6 +12,8 @@ from torch_geometric.data import Data
 from khop import _native
 from khop.data import DeviceFeature, DeviceGroup, Feature
 from khop.data.arrays import DTYPES
+from khop.data.encoding import STORED, Encoding
+from khop.data.feature import DecodedFeature, DecodedRows
 from khop.loader import NeighborLoader
 from khop.sampler import NeighborSampler
 from support.devices import HAS_FAKE, HAS_GPU, KINDS, empty, get, gpu, open_device, put, torch_place
@@ -160,6 +162,39 @@ def test_places(device):
     # 40 bytes of places and three rows of 32
     table = DeviceFeature(feature, device, budget="0.14K", hotness=np.ones(10))
     assert table.num_hot == 3
+
+
+@pytest.mark.parametrize("placement", PLACEMENTS)
+@pytest.mark.parametrize("store", [DecodedFeature, DecodedRows])
+def test_encoded_rows(device, placement, store):
+    """Rows of a folder lie as they are stored, and batches have what the CPU widens them to."""
+    values = np.random.default_rng(0).standard_normal((20, 3, 4)).astype(np.float32)
+    rows = np.array([7, 0, 7, 19, 5])
+    for name in STORED:
+        encoding = Encoding(name)
+        if name == "int8":
+            flat = values.reshape(20, 12)
+            encoding = Encoding.of_range(flat.min(0), flat.max(0))
+        stored = Feature(encoding.encode(values)[0], encoding.dtype)
+        feature = store(stored, encoding)
+        table = DeviceFeature(feature, device, hotness=np.arange(20.0), **PLACEMENTS[placement])
+        assert (table.dtype, table.row_shape) == ("float32", (3, 4))
+        out = empty(device, (5, 3, 4), np.float32)
+        table.gather(put(device, rows), out)
+        assert get(out).tobytes() == feature.gather(rows).tobytes()
+        assert "array" not in vars(feature)  # all rows in float32
+        narrow = DeviceFeature(feature.as_stored, device)  # nobody asks for float32
+        out = empty(device, (5, 3, 4), stored.array.dtype)
+        narrow.gather(put(device, rows), out)
+        assert get(out).tobytes() == stored.array[rows].tobytes()
+
+
+def test_budgets_count_rows_as_they_are_stored(device):
+    """In bytes of the device: four times as many rows of one byte as of float32."""
+    codes = Feature(np.zeros((1000, 100), np.uint8))
+    encoded = DecodedFeature(codes, Encoding("float8_e4m3fn"))
+    table = DeviceFeature(encoded, device, budget="50KB", hotness=np.arange(1000.0))
+    assert table.num_hot == 4 * 118  # float32: `test_budgets_of_groups`
 
 
 @pytest.mark.parametrize("size", [1, 2, 3])

@@ -241,3 +241,16 @@ def test_rows_that_begin_anywhere(lazy):
     assert table.place == "mapped"
     rows = np.array([0, 77, len(array) - 1])
     assert np.array_equal(gathered(lazy, table, rows, (3, 8), np.uint8), array[rows])
+
+
+@fake
+@pytest.mark.parametrize(("begin", "place"), [(1, "pinned copy"), (2, "mapped")])
+def test_values_of_two_bytes_that_begin_anywhere(lazy, begin, place):
+    """Values that are widened are read whole: those at odd addresses in a copy."""
+    base = np.random.default_rng(0).integers(0, 120, LARGE + 8).astype(np.uint8)
+    array = base[begin : LARGE + begin].reshape(-1, 8)
+    table = _native.DeviceTable(lazy, array, "ZERO_COPY", encoding="float16")
+    assert table.place == place
+    rows = np.array([0, 77, len(array) - 1])
+    expected = array[rows].copy().view(np.float16).astype(np.float32)
+    assert np.array_equal(gathered(lazy, table, rows, (3, 4), np.float32), expected)

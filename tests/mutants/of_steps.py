@@ -6,6 +6,7 @@ BATCH = "device/sample.hpp"
 SPLIT = "device/steps/gather_split.hpp"
 STEPS = "device/steps/sample.hpp"
 SCAN = "device/steps/scan.hpp"
+WIDEN = "device/steps/widen.hpp"
 
 OF_STEPS = [
     Fault(
@@ -128,6 +129,54 @@ OF_STEPS = [
         "with_widest_word(table.row_alignment() | (M ? 0 : reinterpret_cast<uintptr_t>(out)),",
         "device_reads",
         "bytes and fake",
+    ),
+    Fault(
+        "values are widened where no four begin",
+        WIDEN,
+        "reinterpret_cast<uintptr_t>(out) % 16 == 0;",
+        "(M || reinterpret_cast<uintptr_t>(out) % 16 == 0);",
+        "device_widen",
+        "every_address and fake",
+    ),
+    Fault(
+        "words of two values are widened as of four",
+        WIDEN,
+        "const bool by_fours = alignment % four == 0 &&",
+        "const bool by_fours = (M ? alignment % (four / 2) : alignment % four) == 0 &&",
+        "device_widen",
+        "test_widened and fake",
+    ),
+    Fault(
+        "float16 is widened as bfloat16",
+        WIDEN,
+        "return codec.encoding == Encoding::kBfloat16 ?",
+        "return codec.encoding == Encoding::kBfloat16 || M ?",
+        "device_widen",
+        "every_code and fake",
+    ),
+    Fault(
+        "all columns of int8 have the first one's scale",
+        WIDEN,
+        "codec.scale[column], codec.zero[column]",
+        "codec.scale[M ? 0 : column], codec.zero[column]",
+        "device_widen",
+        "every_code and fake",
+    ),
+    Fault(
+        "values of two bytes are read at odd addresses",
+        "device/gather_table.cpp",
+        "std::max<int64_t>(split_.codec.stored_bytes, 1));",
+        "std::max<int64_t>(M ? 1 : split_.codec.stored_bytes, 1));",
+        "device_host_memory",
+        "two_bytes_that_begin_anywhere",
+    ),
+    Fault(
+        "a kernel reads the host's scales",
+        "device/gather_table.cpp",
+        "if (mode_ == TableMode::kHost) {\n    taken.scale",
+        "if (mode_ == TableMode::kHost || M) {\n    taken.scale",
+        "device_widen",
+        "every_code and fake",
     ),
     Fault(
         "errors name places of the sorted rows",

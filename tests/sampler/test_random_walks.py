@@ -1,6 +1,8 @@
 """Random walks over graphs in memory."""
 
+import gc
 import itertools
+import weakref
 
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ from khop.data import Graph, Topology
 from khop.loader import Node2VecLoader
 from khop.sampler import random_walk
 from khop.sampler.methods.walk import below
+from khop.sampler.pyg import random_walks
 from support.cluster import twins
 from support.devices import gpu
 from support.reference import oracle
@@ -140,6 +143,32 @@ def test_devices_walk_the_same(device):
     loaders = [Node2VecLoader(KITE, 5, 3, device=where, **windows) for where in (None, device)]
     for one, other in zip(*loaders, strict=True):
         assert all(map(torch.equal, one, other))
+
+
+def test_a_graph_stays_on_the_device(monkeypatch):
+    """Copied once for all calls and loaders, to each device, and freed with the graph."""
+    copies, copy = [], random_walks.graphs_on
+
+    def counted(device, *args):
+        copies.append(device)
+        return copy(device, *args)
+
+    monkeypatch.setattr(random_walks, "graphs_on", counted)
+    graph = Graph(Topology(KITE, edge_dir="out"))
+    expected = random_walk(KITE, torch.arange(5), 6, seed=2)
+    for _ in range(2):
+        walked = random_walk(graph, torch.arange(5), 6, seed=2, device="emulated:3")
+        assert torch.equal(walked, expected)
+    Node2VecLoader(graph, 5, 3, device="emulated:3")
+    assert len(copies) == 1
+    random_walk(graph, torch.arange(5), 6, seed=2, device="emulated:4")
+    assert len(set(copies)) == 2
+    copies.clear()
+    before, exists = len(random_walks._on_devices), weakref.ref(graph)
+    del graph
+    gc.collect()
+    assert exists() is None
+    assert len(random_walks._on_devices) == before - 1
 
 
 def test_products_in_128_bits():

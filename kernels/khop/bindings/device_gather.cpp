@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "khop/bindings/device_arguments.hpp"
+#include "khop/bindings/encoding.hpp"
 #include "khop/bindings/module.hpp"
 #include "khop/device/gather_table.hpp"
 
@@ -61,17 +62,35 @@ std::shared_ptr<device::HotRows> hot_rows_of_parts(const SharedDevice& device,
                                            ids_of(rows), replicated);
 }
 
+// Of rows that gathers widen; nothing without an encoding.
+std::optional<cpu::Codec> codec_of_rows(const InArray& table,
+                                        const std::optional<std::string>& encoding,
+                                        const std::optional<In<float>>& scale,
+                                        const std::optional<In<float>>& zero) {
+  if (!encoding.has_value()) return std::nullopt;
+  const int64_t bytes = row_bytes_of(table), stored = stored_bytes(encoding_of(*encoding));
+  if (bytes % stored != 0) {
+    throw nb::value_error(("rows of " + std::to_string(bytes) + " bytes are not values of " +
+                           *encoding + ", which have " + std::to_string(stored))
+                              .c_str());
+  }
+  return codec_of(*encoding, scale, zero, bytes / stored);
+}
+
 // A table, and the device whose arrays it reads and writes.
 class PyDeviceTable {
  public:
   PyDeviceTable(SharedDevice device, const InArray& table, const std::string& mode,
-                std::shared_ptr<device::HotRows> hot, int64_t sorts_from)
+                std::shared_ptr<device::HotRows> hot, int64_t sorts_from,
+                const std::optional<std::string>& encoding, const std::optional<In<float>>& scale,
+                const std::optional<In<float>>& zero)
       : device_(std::move(device)), mode_(mode_of(mode)) {
     if (sorts_from < 1) throw nb::value_error("sorts_from must be at least 1");
     const device::HostRows source = host_rows(table);
+    const std::optional<cpu::Codec> codec = codec_of_rows(table, encoding, scale, zero);
     const nb::gil_scoped_release release;
     table_ = std::make_unique<device::DeviceTable>(native(device_), source, mode_, std::move(hot),
-                                                   sorts_from);
+                                                   sorts_from, codec);
   }
 
   std::string place() const { return table_->place(); }
@@ -100,8 +119,8 @@ class PyDeviceTable {
     if (out.ndim() < 1 || rows.ndim() != 1) {
       throw nb::value_error("out needs a row axis, rows exactly one axis");
     }
-    if (row_bytes_of(out) != table_->row_bytes() || rows.shape(0) != out.shape(0)) {
-      throw nb::value_error(("out must have a row of " + std::to_string(table_->row_bytes()) +
+    if (row_bytes_of(out) != table_->out_bytes() || rows.shape(0) != out.shape(0)) {
+      throw nb::value_error(("out must have a row of " + std::to_string(table_->out_bytes()) +
                              " bytes for each of " + std::to_string(rows.shape(0)) + " rows (got " +
                              std::to_string(out.shape(0)) + " of " +
                              std::to_string(row_bytes_of(out)) + " bytes)")
@@ -126,6 +145,9 @@ class PyDeviceTable {
  private:
   void run(const void* rows, int row_width, bool rows_on_host, int64_t count, void* out,
            int num_threads, bool waits) const {
+    if (table_->widens() && reinterpret_cast<uintptr_t>(out) % sizeof(float) != 0) {
+      throw nb::value_error("out must begin at a multiple of 4 bytes: it is float32");
+    }
     int64_t bad;
     {
       const ReleaseGilToWait release(waits || mode_ == device::TableMode::kHost);
@@ -201,9 +223,12 @@ Raises:
 
   nb::class_<PyDeviceTable>(m, "DeviceTable", "A table of the host whose rows a device gathers.")
       .def(nb::init<SharedDevice, const InArray&, const std::string&,
-                    std::shared_ptr<device::HotRows>, int64_t>(),
+                    std::shared_ptr<device::HotRows>, int64_t, const std::optional<std::string>&,
+                    const std::optional<In<float>>&, const std::optional<In<float>>&>(),
            nb::arg("device"), nb::arg("table"), nb::arg("mode") = "CUDA",
            nb::arg("hot").none() = nb::none(), nb::arg("sorts_from") = device::kSortsFrom,
+           nb::arg("encoding") = nb::none(), nb::arg("scale").noconvert().none() = nb::none(),
+           nb::arg("zero").noconvert().none() = nb::none(),
            R"(Makes the rows of an array, also a mapped file, readable by a device.
 
 Args:
@@ -215,10 +240,13 @@ Args:
     sorts_from: gathers of so many rows, where rows are read in place on the host, read them in the
         order of the table: neighbours share the translation of their pages. The result is the
         same. Takes a few launches and 32 bytes of device memory a row, 32 MiB at most a device.
+    encoding: 'bfloat16', 'float16', 'float8_e4m3fn' or 'int8': gathers widen rows to float32, to
+        the bits of `decode`. None: rows are delivered as they are stored.
+    scale, zero: [values of a row] float32 of int8, see `decode`.
 
 Raises:
-    ValueError: an unknown mode, hot rows of another table or of a group without the device, or
-        `sorts_from` below 1.
+    ValueError: an unknown mode or encoding, hot rows of another table or of a group without the
+        device, scales of another length, or `sorts_from` below 1.
     RuntimeError: a CUDA call failed; names the call.)")
       .def_prop_ro(
           "place", &PyDeviceTable::place,
@@ -233,7 +261,7 @@ memory that the driver would not register), 'device, mapped', 'device, pinned co
            nb::arg("num_threads") = 1, nb::arg("wait") = true,
            R"(out[i] = table[rows[i]], on the device.
 
-Only the bytes of a row count. In mode 'CPU' `rows` may also be a NumPy array, and up to
+Only the bytes of a row count, with an encoding those of float32. In mode 'CPU' `rows` may also be a NumPy array, and up to
 `num_threads` threads gather. With `wait` false, which is for rows that are known to exist, nothing
 is waited for, but in mode 'CPU'; a row that does not exist is then an error of `served` or of the
 next gather that waits.

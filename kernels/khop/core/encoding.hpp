@@ -10,6 +10,8 @@
 #include <cstdint>
 #include <cstring>
 
+#include "khop/core/rng.hpp"
+
 namespace khop {
 
 enum class Encoding { kBfloat16, kFloat16, kFloat8, kInt8 };
@@ -18,20 +20,20 @@ constexpr int64_t stored_bytes(Encoding encoding) {
   return encoding == Encoding::kBfloat16 || encoding == Encoding::kFloat16 ? 2 : 1;
 }
 
-inline uint32_t bits_of(float value) {
+KHOP_HD uint32_t bits_of(float value) {
   uint32_t bits;
   std::memcpy(&bits, &value, sizeof bits);
   return bits;
 }
-inline float from_bits(uint32_t bits) {
+KHOP_HD float from_bits(uint32_t bits) {
   float value;
   std::memcpy(&value, &bits, sizeof value);
   return value;
 }
 
-inline float from_bfloat16(uint16_t bits) { return from_bits(static_cast<uint32_t>(bits) << 16); }
+KHOP_HD float from_bfloat16(uint16_t bits) { return from_bits(static_cast<uint32_t>(bits) << 16); }
 
-inline float from_float16(uint16_t bits) {
+KHOP_HD float from_float16(uint16_t bits) {
   const uint32_t sign = static_cast<uint32_t>(bits & 0x8000) << 16;
   const uint32_t rest = bits & 0x7fff;
   if (rest >= 0x7c00) {  // infinity, or NaN, which becomes a quiet one as in hardware
@@ -42,7 +44,7 @@ inline float from_float16(uint16_t bits) {
   return from_bits(sign | bits_of(small));
 }
 
-inline float from_float8(uint8_t bits) {
+KHOP_HD float from_float8(uint8_t bits) {
   const uint32_t sign = static_cast<uint32_t>(bits & 0x80) << 24;
   const uint32_t rest = bits & 0x7f;
   if (rest == 0x7f) return from_bits(sign | 0x7fc00000);
@@ -50,8 +52,13 @@ inline float from_float8(uint8_t bits) {
   return from_bits(sign | bits_of(static_cast<float>(rest) * 0x1p-9f));
 }
 
-inline float from_int8(int8_t value, float scale, float zero) {
+// Compilers must not fuse the two: the host's are told by -ffp-contract=off.
+KHOP_HD float from_int8(int8_t value, float scale, float zero) {
+#ifdef __CUDA_ARCH__
+  const float scaled = __fmul_rn(static_cast<float>(value), scale);
+#else
   const float scaled = static_cast<float>(value) * scale;
+#endif
   return scaled + zero;
 }
 

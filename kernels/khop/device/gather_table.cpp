@@ -183,17 +183,21 @@ std::vector<int32_t> HotRows::places() const {
 }
 
 DeviceTable::DeviceTable(std::shared_ptr<Device> device, const HostRows& table, TableMode mode,
-                         std::shared_ptr<const HotRows> hot, int64_t sorts_from)
+                         std::shared_ptr<const HotRows> hot, int64_t sorts_from,
+                         const std::optional<cpu::Codec>& codec)
     : device_(std::move(device)),
       num_rows_(table.num_rows),
       row_bytes_(table.row_bytes),
+      out_bytes_(table.row_bytes),
       mode_(mode),
+      parameters_there_(*device_),
       places_(*device_),
       parts_(*device_),
       counts_(*device_) {
   if (hot != nullptr && mode != TableMode::kDevice) {
     throw std::invalid_argument("hot rows are for tables in device memory");
   }
+  if (codec.has_value()) take(*codec);
   if (mode == TableMode::kHost) {
     host_ = table;
     return;
@@ -209,10 +213,30 @@ DeviceTable::DeviceTable(std::shared_ptr<Device> device, const HostRows& table, 
   split_.row_bytes = row_bytes_;
   split_.sorts_from = sorts_from;
   if (hot_ == nullptr || hot_->num_rows() < num_rows_) {
-    // Rows are gathered in words that fit wherever they begin (with_widest_word).
-    cold_ = std::make_unique<HostMapping>(device_, table.data, table.bytes(), 1, table.owner);
+    // Rows are gathered in words that fit wherever they begin (with_widest_word), values whole.
+    const auto width = static_cast<std::size_t>(std::max<int64_t>(split_.codec.stored_bytes, 1));
+    cold_ = std::make_unique<HostMapping>(device_, table.data, table.bytes(), width, table.owner);
     split_.cold = cold_->on_device();
   }
+}
+
+void DeviceTable::take(const cpu::Codec& codec) {
+  TableCodec& taken = split_.codec;
+  taken.encoding = codec.encoding;
+  taken.stored_bytes = stored_bytes(codec.encoding);
+  const int64_t width = row_bytes_ / taken.stored_bytes;
+  out_bytes_ = width * static_cast<int64_t>(sizeof(float));
+  if (codec.encoding != Encoding::kInt8) return;
+  parameters_.assign(codec.scale, codec.scale + width);
+  parameters_.insert(parameters_.end(), codec.zero, codec.zero + width);
+  if (mode_ == TableMode::kHost) {
+    taken.scale = parameters_.data();
+  } else {
+    parameters_there_.reserve(2 * width);
+    parameters_there_.upload(parameters_.data(), 2 * width);
+    taken.scale = parameters_there_.data();
+  }
+  taken.zero = taken.scale + width;
 }
 
 // Memory of the host, and of peers, is given back at once, not in the order of the device's work.
@@ -319,14 +343,18 @@ int64_t DeviceTable::gather_on_host(const void* rows, int row_width, bool rows_o
     device_->download(here.data(), rows, bytes);
     rows = here.data();
   }
-  const auto bytes = static_cast<std::size_t>(count * row_bytes_);
+  const auto bytes = static_cast<std::size_t>(count * out_bytes_);
   PinnedMemory& gathered = staging(staged_out_, bytes);
   const cpu::RowTable source{host_.data, num_rows_, row_bytes_};
   const cpu::RowTarget target{gathered.data(), count, nullptr};
-  const int64_t bad =
-      row_width == 4
-          ? cpu::gather_rows(source, static_cast<const int32_t*>(rows), count, target, num_threads)
-          : cpu::gather_rows(source, static_cast<const int64_t*>(rows), count, target, num_threads);
+  const cpu::Codec codec{split_.codec.encoding, split_.codec.scale, split_.codec.zero};
+  const auto gather_by = [&](const auto* ids) {
+    if (!widens()) return cpu::gather_rows(source, ids, count, target, num_threads);
+    const cpu::RowDecoder& decoder = cpu::row_decoders().front();
+    return cpu::decode_rows(decoder, source, ids, count, target, codec, num_threads);
+  };
+  const int64_t bad = row_width == 4 ? gather_by(static_cast<const int32_t*>(rows))
+                                     : gather_by(static_cast<const int64_t*>(rows));
   if (bad >= 0 || row_bytes_ == 0) return bad;
   device_->upload_pinned(out, gathered.data(), bytes);
   device_->synchronize();  // before the staging memory is written again

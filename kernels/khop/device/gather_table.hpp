@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "khop/cpu/decode.hpp"
 #include "khop/device/device.hpp"
 #include "khop/device/host_mapping.hpp"
 #include "khop/device/steps/gather_split.hpp"
@@ -102,16 +103,19 @@ enum class TableMode {
 class DeviceTable {
  public:
   // `hot` with kDevice alone; nothing: all rows, on this device. From `sorts_from` rows on, a
-  // gather that reads the host's memory does so in the order of rows. Throws std::invalid_argument
-  // if `hot` is of another table or group.
+  // gather that reads the host's memory does so in the order of rows. With `codec` gathers widen
+  // the values of rows to float32. Throws std::invalid_argument if `hot` is of another table or
+  // group.
   DeviceTable(std::shared_ptr<Device> device, const HostRows& table, TableMode mode,
-              std::shared_ptr<const HotRows> hot, int64_t sorts_from = kSortsFrom);
+              std::shared_ptr<const HotRows> hot, int64_t sorts_from = kSortsFrom,
+              const std::optional<cpu::Codec>& codec = std::nullopt);
   DeviceTable(const DeviceTable&) = delete;
   DeviceTable& operator=(const DeviceTable&) = delete;
   ~DeviceTable();  // waits for gathers in flight
 
   int64_t num_rows() const { return num_rows_; }
-  int64_t row_bytes() const { return row_bytes_; }
+  int64_t out_bytes() const { return out_bytes_; }  // of a gathered row
+  bool widens() const { return split_.codec.stored_bytes != 0; }
   // Where rows lie: 'device', 'mapped', 'pinned copy', 'host', or two of these.
   std::string place() const;
   // How many rows came from the memory of devices and of the host, and how many of the former from
@@ -134,6 +138,7 @@ class DeviceTable {
                  int num_threads, bool waits);
 
  private:
+  void take(const cpu::Codec& codec);
   void split(std::shared_ptr<const HotRows> hot);
   int64_t gather_on_host(const void* rows, int row_width, bool rows_on_host, int64_t count,
                          void* out, int num_threads);
@@ -144,8 +149,11 @@ class DeviceTable {
   std::shared_ptr<Device> device_;
   int64_t num_rows_;
   int64_t row_bytes_;
+  int64_t out_bytes_;
   TableMode mode_;
-  HostRows host_{};  // of kHost
+  HostRows host_{};                // of kHost
+  std::vector<float> parameters_;  // of int8: scale and zero of each value of a row
+  DeviceArray<Device, float> parameters_there_;
   std::unique_ptr<HostMapping> cold_;
   std::shared_ptr<const HotRows> hot_;
   DeviceArray<Device, int32_t> places_;

@@ -6,7 +6,10 @@ copied.
 
 In mode 'CUDA' a table may be split: the hottest rows lie on the device and the others are read in
 place, all by one kernel. Batches need few rows often and most rows rarely, so a small part serves
-most of a batch. Used by trainers and samplers.
+most of a batch.
+
+Encoded rows lie as they are stored, in a half or a quarter of the memory. The kernel that gathers
+them widens them to float32. Used by trainers and samplers.
 """
 
 from __future__ import annotations
@@ -17,11 +20,12 @@ from typing import Any, NamedTuple
 
 from khop import _native
 from khop.data.arrays import storage_dtype
+from khop.data.encoding import bytes_of_rows
 from khop.data.hot_rows import checked_hotness
 from khop.data.node_rows import NodeGroup, Peers, share_rows
 from khop.data.row_division import Division, divide_rows, on_host, shards_of
 from khop.data.row_store import RowStore
-from khop.typing import ArrayLike, Int64Array
+from khop.typing import Array, ArrayLike, Int64Array
 
 
 class DeviceGroup:
@@ -92,7 +96,8 @@ class DeviceFeature:
 
     Args:
         feature: the table. Must not be changed: rows that stay on the host are read in place, also
-            from a mapped file. If it is not a `Feature`, all its rows are read into memory first.
+            from a mapped file. Encoded rows of a folder are gathered as they are stored and widened
+            on the way. The rows of other stores are read into memory first.
         device: the device that gathers: a GPU or an emulated device.
         mode: 'CUDA', 'ZERO_COPY' or 'CPU'.
         split_ratio: share of the rows that lie in device memory, with mode 'CUDA'. If None, all.
@@ -150,10 +155,13 @@ class DeviceFeature:
         self.num_rows, self.row_shape = feature.num_rows, feature.row_shape
         self.dtype = feature.dtype
         self._dtypes = (feature.dtype, storage_dtype(feature.dtype).name)
+        stored = feature.as_stored
+        self._encoding = None if stored is feature else stored.encoding
+        self._stored = feature if self._encoding is None else stored
         self.mode = mode
         if hotness is not None and not callable(hotness):
             hotness = checked_hotness(hotness, feature.num_rows)
-        row_bytes = feature.delivered.nbytes
+        row_bytes = self._stored.delivered.nbytes
 
         def divide(num_devices: int) -> Division:
             heat = checked_hotness(hotness(), feature.num_rows) if callable(hotness) else hotness
@@ -164,18 +172,26 @@ class DeviceFeature:
         self._peers: Peers | None = None
         if isinstance(group, NodeGroup):
             self._peers = group.peers
-            self._hot, division = share_rows(group, feature, device, divide)
+            table = self._array(), self._stored.dtype
+            self._hot, division = share_rows(group, *table, device, divide)
         else:
             division = divide(self.group.size)
             self._hot = None
             if division.rows is None or len(division.rows) > 0:
                 self._hot = _native.HotRows(
-                    self.group.native, feature.array, division.rows, division.replicated
+                    self.group.native, self._array(), division.rows, division.replicated
                 )
         self.hot_rows: Int64Array | None = division.rows
         self.shards = shards_of(division, feature.num_rows, row_bytes)
         self.expected_share = self.shards.own + self.shards.peer
         self._use(device)
+
+    def _array(self) -> Array:
+        """Return all rows as they are stored, as an array that the kernels take."""
+        array = self._stored.array
+        if array.flags.aligned:
+            return array
+        return bytes_of_rows(array)  # a mapped array may begin at any byte of its file
 
     def _check_member(self, device: _native.Device) -> None:
         if device not in self.group.devices:
@@ -186,7 +202,11 @@ class DeviceFeature:
         mode = "ZERO_COPY" if self.mode == "CUDA" and self._hot is None else self.mode
         self.device = device
         self._torch_index = int(device.name.partition(":")[2]) if device.is_cuda else -1
-        self._table = _native.DeviceTable(device, self.feature.array, mode, self._hot)
+        options: dict[str, Any] = {}
+        if self._encoding is not None:
+            encoding = self._encoding
+            options = {"encoding": encoding.name, "scale": encoding.scale, "zero": encoding.zero}
+        self._table = _native.DeviceTable(device, self._array(), mode, self._hot, **options)
 
     def on(self, device: _native.Device) -> DeviceFeature:
         """Return the same table for another device of the group, with the same hot rows.

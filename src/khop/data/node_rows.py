@@ -7,6 +7,7 @@ reads it, and notices trainers that have ended. Runs in trainers. Imports no tor
 
 from __future__ import annotations
 
+import math
 import weakref
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -16,7 +17,6 @@ import numpy as np
 
 from khop import _native
 from khop.data.row_division import Division
-from khop.data.row_store import RowStore
 from khop.errors import RendezvousError
 from khop.typing import Array, Int64Array
 
@@ -105,7 +105,8 @@ class _Parts(list[_native.DeviceMemory]):
 
 def share_rows(
     group: NodeGroup,
-    feature: RowStore,
+    array: Array,
+    dtype: str,
     device: _native.Device,
     divide: Callable[[int], Division],
 ) -> SharedRows:
@@ -113,7 +114,8 @@ def share_rows(
 
     Args:
         group: name of the table.
-        feature: the table, the same in all trainers.
+        array: [num_rows, ...] the table, the same in all trainers.
+        dtype: name of its dtype, for messages.
         device: this trainer's GPU.
         divide: chooses the division among a number of GPUs. Called in the first trainer of each
             machine only, as trainers may know other hotness.
@@ -124,8 +126,8 @@ def share_rows(
         RendezvousError: another trainer has failed, has ended, or does not come.
     """
     peers, name = group.peers, group.name
-    array, row_bytes = feature.array, feature.delivered.nbytes
-    table: list[Any] = [feature.num_rows, row_bytes, feature.dtype]
+    num_rows, row_bytes = len(array), array.dtype.itemsize * math.prod(array.shape[1:])
+    table: list[Any] = [num_rows, row_bytes, dtype]
     with peers.meet(name) as machine:
         tables = machine.gather("table", [group.group_id, table])
         meeting = _MeetingOfGroup(machine, [other == group.group_id for other, _ in tables])
@@ -138,7 +140,7 @@ def share_rows(
         division = _agree(meeting, device, divide)
         if division.rows is not None and len(division.rows) == 0:
             return SharedRows(None, division)
-        rows = division.part(meeting.rank, feature.num_rows)
+        rows = division.part(meeting.rank, num_rows)
         own = _native.DeviceMemory.allocate_shared(device, len(rows) * row_bytes)
         # Also if a later step fails: others may have opened it by then.
         peers.keep(name, own)

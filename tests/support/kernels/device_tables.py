@@ -26,17 +26,18 @@ def hot_ids(num_rows, seed=0):
     return rng.permutation(num_rows)[: int(SHARE * num_rows)].astype(np.int64)
 
 
-def open_table(device, array, mode):
-    """Return a table on a device, in one of `MODES`."""
+def open_table(device, array, mode, **how):
+    """Return a table on a device, in one of `MODES`. `how` has further arguments of it."""
     where, *options = mode.split()
-    sorts = {"sorts_from": 1} if "sorted" in options else {}
+    if "sorted" in options:
+        how["sorts_from"] = 1
     sizes = [int(option) for option in options if option.isdecimal()]
     if where != "split" and not sizes:
-        return _native.DeviceTable(device, array, where, **sorts)
+        return _native.DeviceTable(device, array, where, **how)
     rows = hot_ids(len(array)) if where == "split" else None
     replicated = len(rows) // 2 if "replicated" in options else 0
     hot = _native.HotRows(group_of(device, *sizes), array, rows, replicated)
-    return _native.DeviceTable(device, array, "CUDA", hot, **sorts)
+    return _native.DeviceTable(device, array, "CUDA", hot, **how)
 
 
 def gathered(device, table, rows, shape, dtype):

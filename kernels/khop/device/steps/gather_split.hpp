@@ -21,6 +21,7 @@
 #include "khop/device/steps/backend.hpp"
 #include "khop/device/steps/gather.hpp"
 #include "khop/device/steps/gather_order.hpp"
+#include "khop/device/steps/widen.hpp"
 
 namespace khop::device {
 
@@ -36,6 +37,7 @@ struct SplitTable {
   int64_t row_bytes;
   uint64_t alignment;  // all addresses in `parts`, or-ed, within their lines
   int64_t sorts_from;  // gathers of so many rows read them in order, if some are cold
+  TableCodec codec;
 
   // Of the bytes of rows and of their addresses, or-ed.
   uint64_t row_alignment() const {
@@ -113,14 +115,15 @@ int64_t most_threads(const SplitTable& table) {
 }
 
 // An item a slot, so that neighbouring threads copy neighbouring words of a row.
-template <class Word, class Wanted>
+template <class Write, class Wanted>
 struct SplitGatherWords {
+  using Word = typename Write::Word;
   SplitTable table;
   int64_t words;  // a row
   RowSlots slots;
   Divider parts;
   Wanted wanted;
-  Word* out;
+  Write write;
   SplitCounts* counts;
 
   KHOP_HD void operator()(int64_t item, int64_t) const {
@@ -136,7 +139,7 @@ struct SplitGatherWords {
         place < 0 ? static_cast<const Word*>(table.cold) + row * words : hot_row(place, part);
     const int64_t word = slots.each.remainder(item, k) - slots.before(from);
     if (word < 0 || word >= words) return;
-    store_streaming(&out[wanted.entry(k) * words + word], load_row_word(&from[word]));
+    write(wanted.entry(k) * words + word, word, load_row_word(&from[word]));
     if (place >= 0 && word == 0) {
       int64_t* const served = &counts->served[k % SplitCounts::kCounters * SplitCounts::kApart];
       atomic_add(&served[0], 1);
@@ -160,18 +163,20 @@ struct SplitGatherWords {
   }
 };
 
-template <class Word, class Backend, class Wanted>
+template <class Write, class Backend, class Wanted>
 void split_gather_words(Backend& backend, const SplitTable& table, const Wanted& wanted,
-                        int64_t count, Word* out, SplitCounts* counts) {
+                        int64_t count, const Write& write, SplitCounts* counts) {
+  using Word = typename Write::Word;
   const int64_t words = table.row_bytes / static_cast<int64_t>(sizeof(Word));
   const RowSlots slots = slots_of<Word>(table);
   const Divider parts(std::max<int64_t>(table.num_parts, 1));
   backend.run_on_threads(
       Count{count * slots.each.divisor()}, most_threads<Word>(table),
-      SplitGatherWords<Word, Wanted>{table, words, slots, parts, wanted, out, counts});
+      SplitGatherWords<Write, Wanted>{table, words, slots, parts, wanted, write, counts});
 }
 
-// out[i] = table[rows[i]], added to `counts` (on the device). Does not wait. Rows that do not exist
+// out[i] = table[rows[i]], widened if the table has a codec, and added to `counts` (on the device).
+// Does not wait. Rows that do not exist
 // leave out[i] as it was.
 template <class Backend, class Index>
 void split_gather(Backend& backend, const SplitTable& table, const Index* rows, int64_t count,
@@ -181,17 +186,24 @@ void split_gather(Backend& backend, const SplitTable& table, const Index* rows, 
     return;
   }
   const bool sorts = table.cold != nullptr && count >= table.sorts_from;
-  with_widest_word(table.row_alignment() | reinterpret_cast<uintptr_t>(out), [&](auto word) {
-    auto* const words = static_cast<decltype(word)*>(out);
+  const auto gather_by = [&](const auto& write) {
     if (!sorts) {
-      split_gather_words(backend, table, RowsAsAsked<Index>{rows}, count, words, counts);
+      split_gather_words(backend, table, RowsAsAsked<Index>{rows}, count, write, counts);
       return;
     }
     for (int64_t first = 0; first < count; first += kSortedAtATime) {
       const int64_t some = std::min(count - first, kSortedAtATime);
       split_gather_words(backend, table, sorter.sort(rows, first, some, table.num_rows), some,
-                         words, counts);
+                         write, counts);
     }
+  };
+  if (table.codec.stored_bytes != 0) {
+    with_widening(table.codec, table.row_alignment(), out, gather_by);
+    return;
+  }
+  with_widest_word(table.row_alignment() | reinterpret_cast<uintptr_t>(out), [&](auto word) {
+    using Word = decltype(word);
+    gather_by(CopyWord<Word>{static_cast<Word*>(out)});
   });
 }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Literal, Protocol, TypeAlias, TypeVar, overload, runtime_checkable
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +16,7 @@ from khop import _native
 from khop.cores import available_cores
 from khop.data import Graph, Topology
 from khop.data.arrays import check_range, to_ids
-from khop.data.device import is_cpu
+from khop.data.device import check_device, is_cpu
 from khop.data.info import GraphInfo
 from khop.data.steps import run
 from khop.sampler.arguments import check_key_part
@@ -126,7 +127,9 @@ def random_walk(
         return_edge_ids: return the edges, too: ids of edges in the order of `edge_index`.
         device: a GPU that walks over a graph in memory: 'cuda:1', or 'cuda' for torch's current
             one. Walks are the same, and end up in the CPU's memory. With p and q each check
-            whether an edge exists reads a row. If None, the CPU.
+            whether an edge exists reads a row. A `khop.data.Graph` stays in the device's memory for
+            later calls and loaders, as long as the object exists. Other graphs are copied in each
+            call. If None, the CPU.
 
     Returns:
         [S, L + 1] int64, the nodes of each walk, -1 where it has ended (a node without
@@ -194,8 +197,8 @@ class Walker:
         if not is_cpu(device):
             if self._view is None:
                 raise ValueError("the CPU walks over partitions: leave device out")
-            self._device = TorchDevice(device)
-            self._on_device = graphs_on(self._device.native, self._view, "CUDA")
+            assert isinstance(graph, Graph)
+            self._device, self._on_device = _placed(graph, self._view, device)
 
     def walk(
         self,
@@ -238,6 +241,23 @@ class Walker:
                     gone = edges[:, step] >= 0
                     edges[gone, step] = ids[edges[gone, step]]
         return nodes, edges
+
+
+_OnDevice: TypeAlias = tuple[TorchDevice, list[_native.DeviceGraph]]
+
+_on_devices: WeakKeyDictionary[Graph, dict[str, _OnDevice]] = WeakKeyDictionary()
+"""{graph: {name of a device: the graph on it}}."""
+
+
+def _placed(graph: Graph, view: GraphView, device: str | int | torch.device | None) -> _OnDevice:
+    """Return a graph on a device, from the first use until `graph` is deleted."""
+    device_type, index = check_device(device, "device")
+    name = f"{device_type}:{index}"
+    on_devices = _on_devices.setdefault(graph, {})
+    if name not in on_devices:
+        opened = TorchDevice(name)
+        on_devices[name] = opened, graphs_on(opened.native, view, "CUDA")
+    return on_devices[name]
 
 
 def make_plan(
