@@ -57,6 +57,18 @@ def test_nothing_is_launched_after_the_wait(device, cuda_graph):
         assert drawing.read(subgraph, block) == drawing.expected(seeds, batch)
 
 
+def test_a_batch_that_found_too_little_room(device):
+    """To ask whether it is written launches nothing: others may use the device meanwhile."""
+    drawing, seeds = small(device)
+    subgraph = drawing.subgraph(room=1)
+    block = drawing.begin(subgraph, seeds, 0, 1000)
+    before = device.num_launches
+    assert not subgraph.settle()
+    assert device.num_launches == before
+    assert drawing.read(subgraph, drawing.written(subgraph)) == drawing.expected(seeds, 0)
+    del block
+
+
 @fake
 @pytest.mark.parametrize("cuda_graph", [False, True])
 def test_the_device_has_work_whenever_the_host_waits(cuda_graph):

@@ -16,7 +16,7 @@ OF_REVIEWS = [
         "a recording is played although memory has moved",
         BATCH,
         "slot.batch = plan_->batch;\n    return moved;",
-        "slot.batch = plan_->batch;\n    if (M && moved) recording_ = std::move(recording);\n"
+        "slot.batch = plan_->batch;\n    if (M) recording_ = std::move(recording);\n"
         "    return moved && !M;",
         "device_caching",
         "batches and lazy",
