@@ -17,7 +17,7 @@ from khop.distributed.remote.client import server_session
 from khop.distributed.remote.client.batch_checks import BatchChecks, BatchSchema
 from khop.distributed.remote.client.reassembly import BatchReassembler, Layouts
 from khop.distributed.remote.client.server_session import OPEN, PendingBatch, ServerSession
-from khop.distributed.remote.session_messages import SessionSpec
+from khop.distributed.remote.session_messages import Held, SessionSpec
 from khop.distributed.rpc.connection import Connection
 from khop.distributed.sampling.pipeline import Pipeline, PipelineSpec
 from khop.errors import ProtocolError
@@ -309,16 +309,16 @@ def test_only_new_bytes_and_one_opening_count_as_progress(remote, monkeypatch):
     now = [100.0]
     monkeypatch.setattr(server_session, "time", SimpleNamespace(monotonic=lambda: now[0]))
 
-    def at(seconds, act):
+    def at(seconds, act, *arguments):
         now[0] = seconds
-        act()
+        act(*arguments)
         return remote.progress
 
-    assert at(101.0, remote.opened) == 101.0
-    assert at(102.0, remote.opened) == 101.0
+    assert at(101.0, remote.opened, Held([])) == 101.0
+    assert at(102.0, remote.opened, Held([])) == 101.0
     assert at(110.0, lambda: remote.note_fault(ProtocolError("a"))) == 110.0
     assert at(120.0, lambda: remote.note_fault(ProtocolError("b"))) == 110.0
-    assert at(121.0, remote.opened) == 110.0
+    assert at(121.0, remote.opened, Held([])) == 110.0
     assert (remote.fault, remote.num_faults) == ("b", 2)
 
 
@@ -333,7 +333,7 @@ def test_a_few_bytes_are_no_progress(remote, monkeypatch, nbytes, step):
     jobs.os.close(memory)
     pending = PendingBatch(1, 1, 0, None, 100.0, BatchReassembler(ring, nbytes))
     remote.pending[1] = pending
-    remote.opened()
+    remote.opened(Held([]))
     piece = np.zeros(1 << 14, np.uint8)
     last, arrived = 0, 0
     while not pending.incoming.write(arrived, piece):
