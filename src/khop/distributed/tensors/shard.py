@@ -11,10 +11,9 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from io import FileIO
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -22,17 +21,13 @@ from khop import _native, codec
 from khop.channel.arena import create_memory, map_memory
 from khop.channel.message import frame_slices
 from khop.channel.pool import BufferPool
+from khop.cores import available_memory
 from khop.distributed.rpc.frame_handler import Answer, RequestType, Steps
 from khop.distributed.rpc.limits import DEFAULT, check_reply_bytes
 from khop.distributed.rpc.protocol import check_empty, check_index, ids_of
 from khop.distributed.tensors.accounts import Account
-from khop.distributed.tensors.disk_rows import (
-    DiskRows,
-    Table,
-    begin_change,
-    end_change,
-    most_rows,
-)
+from khop.distributed.tensors.disk_rows import DiskRows, Table, most_rows
+from khop.distributed.tensors.row_updates import BYTES_AT_ONCE, Held, apply_pushes, update_rows
 from khop.distributed.tensors.tensor_requests import (
     GRADIENT,
     HELD_BYTES,
@@ -59,27 +54,11 @@ from khop.typing import Array, Int64Array
 
 _MAX_IDLE = 64 << 20
 _MAX_TENSORS = 4096
-_BYTES_AT_ONCE = 4 << 20  # of first values, in a slice of work
 _PUSH_BYTES = 64 << 20
 _PUSH_PIECES = 64
 _MAX_AREAS = 1024
 _TRAINED = ("float32", "bfloat16")
 _NUM_STATES = {"sgd": 0, "adagrad": 1, "rowwise_adagrad": 1, "adam": 2}
-
-
-class _Held(NamedTuple):
-    """A push that waits for the end of its step."""
-
-    rank: int
-    position: int
-    name: str
-    rows: Int64Array
-    values: Array
-    reduce: str
-
-    @property
-    def nbytes(self) -> int:
-        return self.rows.nbytes + self.values.nbytes
 
 
 class Shard:
@@ -99,7 +78,7 @@ class Shard:
         self._memory: dict[str, FileIO] = {}
         self._step = self._version = 0
         self._is_in_step = self._is_damaged = False
-        self._held: list[_Held] = []
+        self._held: list[Held] = []
         self._held_bytes = 0
         self._areas: list[tuple[FileIO, Array]] = []
         self._pool = BufferPool(_MAX_IDLE)
@@ -130,7 +109,8 @@ class Shard:
             raise ProtocolError(f"normal first values need floats (got '{spec.dtype}')")
         nbytes = count * spec.rows.nbytes
         in_memory = nbytes if spec.cache_bytes is None else min(nbytes, spec.cache_bytes)
-        if in_memory > (available := _available_memory()):
+        available = available_memory()
+        if available is not None and in_memory > available:
             raise MemoryError(
                 f"{in_memory >> 20} MiB for tensor '{name}' in partition {self._part.part}: the "
                 f"server's machine has {available >> 20} MiB"
@@ -167,7 +147,7 @@ class Shard:
         """Fill a new tensor's rows with normal values."""
         name_of_ids = "id" if spec.element == "node" else "edge_id"
         ids = self._part.feature(spec.element, spec.type_index, name_of_ids)
-        at_once = most_rows(max(_BYTES_AT_ONCE // max(8 * spec.rows.nbytes, 8), 1), table)
+        at_once = most_rows(max(BYTES_AT_ONCE // max(8 * spec.rows.nbytes, 8), 1), table)
         for begin in range(0, len(table), at_once):
             rows = np.arange(begin, min(begin + at_once, len(table)))
             values = normal_rows(seed, ids.gather(rows), spec.rows)
@@ -228,7 +208,7 @@ class Shard:
             begin += len(values)
             # The arrays are views of the message, or of the staging area until the step ends.
             described = request.rank, request.position, request.name, of_piece, values
-            pushes.append(_Held(*described, request.reduce))
+            pushes.append(Held(*described, request.reduce))
         if request.step is None:
             return self._apply(pushes)
         self._account.take(nbytes, "the pushes of this step")
@@ -263,7 +243,7 @@ class Shard:
         check_empty(arrays)
         if request.step != self._step:
             raise ProtocolError(f"step {request.step} cannot end in step {self._step}")
-        gradients: dict[str, list[_Held]] = {}
+        gradients: dict[str, list[Held]] = {}
         for push in self._held:
             if push.reduce == GRADIENT:
                 gradients.setdefault(push.name, [])
@@ -281,7 +261,8 @@ class Shard:
                     gradients[push.name].append(push)
             yield from self._apply([push for push in held if push.reduce != GRADIENT])
             for name, pushes in gradients.items():
-                yield from self._update(updates[name], states[name], pushes)
+                tables = [self._values[name], *states[name]]
+                yield from update_rows(updates[name], tables, pushes, self._pool)
         except BaseException:
             self._is_damaged = True
             raise
@@ -310,48 +291,6 @@ class Shard:
         if len(states) != _NUM_STATES[update.rule]:
             raise ProtocolError(f"'{update.rule}' has {_NUM_STATES[update.rule]} tensors of state")
         return states
-
-    def _update(
-        self, update: RowUpdate, states: Sequence[Table], pushes: Sequence[_Held]
-    ) -> Generator[None, None, None]:
-        """Update rows by the sums of their gradients, which run in the order of the pushes."""
-        table = self._values[update.name]
-        distinct = _native.DistinctRows(len(table))
-        pieces = [piece for push in pushes for piece in _slices(push)]
-        positions, done = [], 0
-        for piece in pieces:
-            positions.append(distinct.add(piece.rows))
-            done += piece.rows.nbytes
-            if done > _BYTES_AT_ONCE:
-                done = 0
-                yield None
-        rows = distinct.rows()
-        sums = self._pool.empty((len(rows), *table.shape[1:]), np.dtype(np.float32))
-        tables = [table, *states]
-        count = max(_BYTES_AT_ONCE // max(4 * math.prod(table.shape[1:]), 1), 1)
-        for begin in range(0, len(rows), count):
-            sums[begin : begin + count] = 0
-            yield None
-        done = 0
-        for piece, at in zip(pieces, positions, strict=True):
-            _native.scatter(sums, at, piece.values, "add")
-            done += piece.nbytes
-            if done > _BYTES_AT_ONCE:
-                done = 0
-                yield None
-        constants = update.rate, update.epsilon, update.beta1, update.beta2, update.scale
-        count, rule = most_rows(count, *tables), update.rule
-        is_on_disk = any(isinstance(one, DiskRows) for one in tables)
-        for begin in range(0, len(rows), count):
-            chosen, gradients = rows[begin : begin + count], sums[begin : begin + count]
-            taken = [begin_change(one, chosen) for one in tables] if is_on_disk else []
-            arrays: list[Any] = [values for values, _ in taken] or tables
-            at = np.arange(len(chosen)) if taken else chosen
-            first, second = [*arrays[1:], None, None][:2]
-            _native.update_rows(arrays[0], at, gradients, rule, first, second, *constants)
-            for one, (values, where) in zip(tables, taken, strict=False):
-                end_change(one, where, values)
-            yield None
 
     def read_step(self, request: ReadStep, arrays: list[Array]) -> list[Array]:
         """Return the number of completed steps."""
@@ -410,45 +349,15 @@ class Shard:
             raise KeyError(f"there is no tensor '{name[:100]}'")
         return self._values[name]
 
+    def _apply(self, pushes: Sequence[Held]) -> Steps:
+        narrow = {name for name, spec in self._specs.items() if spec.dtype == "bfloat16"}
+        yield from apply_pushes(pushes, self._values, narrow)
+        return []
+
     def _check_rows(self, name: str, rows: Int64Array) -> None:
         count = len(self._values[name])
         if len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < count:
             raise IndexError(f"tensor '{name}' has {count} rows in partition {self._part.part}")
-
-    def _apply(self, pushes: Sequence[_Held]) -> Steps:
-        done = 0
-        for push in pushes:
-            is_narrow = self._specs[push.name].dtype == "bfloat16"
-            for piece in _slices(push):
-                table = self._values[push.name]
-                if isinstance(table, DiskRows):
-                    yield from _apply_on_disk(table, piece, is_narrow)
-                else:
-                    _native.scatter(table, piece.rows, piece.values, push.reduce, is_narrow)
-                done += piece.nbytes
-                if done > _BYTES_AT_ONCE:
-                    done = 0
-                    yield None
-        return []
-
-
-def _slices(push: _Held) -> Iterator[_Held]:
-    """Divide a push into pushes of at most `_BYTES_AT_ONCE` bytes."""
-    count = max(_BYTES_AT_ONCE * len(push.rows) // max(push.nbytes, 1), 1)
-    for first in range(0, len(push.rows), count):
-        piece = slice(first, first + count)
-        yield push._replace(rows=push.rows[piece], values=push.values[piece])
-
-
-def _apply_on_disk(table: DiskRows, push: _Held, is_narrow: bool) -> Iterator[None]:
-    for first in range(0, len(push.rows), table.most_rows):
-        piece = slice(first, first + table.most_rows)
-        distinct = _native.DistinctRows(len(table))
-        positions = distinct.add(push.rows[piece])
-        values, at = table.begin_change(distinct.rows())
-        _native.scatter(values, positions, push.values[piece], push.reduce, is_narrow)
-        table.end_change(at, values)
-        yield None
 
 
 def tensor_types(
@@ -481,11 +390,3 @@ def tensor_types(
 def request_types(part: Part) -> list[RequestType]:
     """Return the requests to the tensors of a part. See `state_handler.users_requests`."""
     return Shard(part).types()
-
-
-def _available_memory() -> int:
-    """Return the bytes that this machine can give to programs now."""
-    for line in Path("/proc/meminfo").read_text().splitlines():
-        if line.startswith("MemAvailable:"):
-            return int(line.split()[1]) << 10
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
