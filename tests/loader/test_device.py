@@ -17,7 +17,8 @@ from torch_geometric.loader import NodeLoader
 
 from khop.loader import DeviceOptions, LinkNeighborLoader, NeighborLoader, Node2VecLoader
 from khop.sampler import NeighborSampler
-from khop.sampler.pyg.device import DeviceDrawer, TorchDevice
+from khop.sampler.pyg.device import TorchDevice
+from khop.sampler.pyg.device_drawer import DeviceDrawer
 from support.devices import HAS_FAKE, HAS_GPU, gpu
 from support.loaders import cases
 

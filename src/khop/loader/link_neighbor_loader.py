@@ -36,7 +36,8 @@ from khop.loader.selection import LinkInputs
 from khop.sampler.arguments import check_times, given_times
 from khop.sampler.link_spec import ExcludeSeedEdges, LinkSpec
 from khop.sampler.methods import SamplingMethod
-from khop.sampler.pyg.device import Begun, DeviceOptions
+from khop.sampler.pyg.device import DeviceOptions
+from khop.sampler.pyg.device_drawer import Begun
 from khop.sampler.pyg.draw_scope import BatchKey
 from khop.sampler.pyg.links import LinkOptions, link_metadata
 from khop.sampler.pyg.neighbor import NeighborSampler

@@ -30,7 +30,8 @@ from khop.loader.iteration.epochs import KeyedBatch
 from khop.loader.selection import NodeInputs
 from khop.sampler.arguments import check_times
 from khop.sampler.methods import Hgt, SamplingMethod
-from khop.sampler.pyg.device import Begun, DeviceOptions
+from khop.sampler.pyg.device import DeviceOptions
+from khop.sampler.pyg.device_drawer import Begun
 from khop.sampler.pyg.draw_scope import BatchKey
 from khop.sampler.pyg.neighbor import NeighborSampler
 from khop.sampler.pyg.output import SampledSubgraph

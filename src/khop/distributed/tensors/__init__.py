@@ -8,7 +8,7 @@ to. `store_features` is PyG's `FeatureStore` over a store. `checkpoint` writes a
 `checkpoint_files` has their files. `row_files` has requests for rows of outputs of inference.
 `torch_checkpoint` has the tensors for torch.distributed.checkpoint. `propagation` sets rows from
 the rows of neighbours. `tensor_requests` has the requests and the first values of rows. `shard` is
-the server's side: the rows of one part, and the pushes that wait for the end of a step. `disk_rows`
-has rows in a file, and `accounts` bounds bytes. These three, `tensor_requests`,
-`checkpoint_files` and `row_files` import no torch.
+the server's side: the rows of one part, and the pushes that wait for the end of a step.
+`row_updates` applies pushes, `disk_rows` has rows in a file, and `accounts` bounds bytes. These
+four, `tensor_requests`, `checkpoint_files` and `row_files` import no torch.
 """

@@ -25,7 +25,7 @@ from khop.loader.batches.stores import StoreJoiner
 from khop.loader.iteration.epochs import KeyedBatch
 from khop.loader.iteration.profile import DrawnBatch, Timed
 from khop.sampler.pyg.base import PygSampler
-from khop.sampler.pyg.device import Begun
+from khop.sampler.pyg.device_drawer import Begun
 from khop.sampler.pyg.draw_scope import BatchKey, batch_scope
 from khop.sampler.pyg.neighbor import NeighborSampler
 from khop.sampler.pyg.output import SampledSubgraph, output_on_host, values_of

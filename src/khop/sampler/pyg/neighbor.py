@@ -27,13 +27,12 @@ from khop.sampler.methods import SamplingMethod
 from khop.sampler.methods.access import GraphAccess
 from khop.sampler.pyg.base import PygSampler
 from khop.sampler.pyg.device import (
-    Begun,
-    DeviceDrawer,
     DeviceOptions,
     TorchDevice,
     tensors_of,
     wait_and_record_stream,
 )
+from khop.sampler.pyg.device_drawer import Begun, DeviceDrawer
 from khop.sampler.pyg.draw_scope import BatchKey
 from khop.sampler.pyg.links import negative_weights
 from khop.sampler.pyg.output import SampledSubgraph, SubgraphSampler
