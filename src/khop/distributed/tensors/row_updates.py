@@ -101,7 +101,7 @@ def update_rows(
 
     Args:
         update: the rule and its constants.
-        tables: rows of the tensor, then those of its state.
+        tables: rows of the tensor, then rows of its states.
         pushes: the gradients.
         pool: memory for the sums.
     """
