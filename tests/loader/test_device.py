@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings, strategies as st
-from torch_geometric.data import Data, HeteroData
+from torch_geometric.data import Data
 from torch_geometric.loader import NodeLoader
 
 from khop.loader import DeviceOptions, LinkNeighborLoader, NeighborLoader, Node2VecLoader
@@ -21,31 +21,10 @@ from khop.sampler.pyg.device import TorchDevice
 from khop.sampler.pyg.device_drawer import DeviceDrawer
 from support.devices import HAS_FAKE, HAS_GPU, gpu
 from support.loaders import cases
+from support.loaders.batches import assert_same
 
 pytestmark = pytest.mark.filterwarnings("ignore:.* reverse:UserWarning")
 DEVICES = pytest.mark.parametrize("device", ["emulated:5", pytest.param("cuda", marks=gpu)])
-
-
-def flat(batch):
-    """{(store, attribute): value} of a batch, tensors on the CPU."""
-    stores = batch.stores if isinstance(batch, HeteroData) else [batch._store]
-    return {
-        (getattr(store, "_key", None), name): value.cpu() if torch.is_tensor(value) else value
-        for store in stores
-        for name, value in store.items()
-    }
-
-
-def assert_same(one, other):
-    """Two batches have the same attributes, in the same order, of the same dtypes and values."""
-    a, b = flat(one), flat(other)
-    assert list(a) == list(b)
-    for key, value in a.items():
-        if torch.is_tensor(value):
-            assert value.dtype == b[key].dtype, key
-            assert torch.equal(value, b[key]), key
-        else:
-            assert value == b[key], key
 
 
 def assert_same_epochs(on_cpu, on_device, epochs=2):

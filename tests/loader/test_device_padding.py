@@ -18,6 +18,7 @@ from khop.sampler import NeighborSampler
 from khop.sampler.pyg.base import BatchKey
 from khop.sampler.pyg.padded import PadSizes
 from support.devices import fake, gpu
+from support.loaders.batches import assert_same
 
 DEVICES = pytest.mark.parametrize("device", ["emulated:5", pytest.param("cuda", marks=gpu)])
 SIZES = {"nodes": [16, 64, 160], "edges": [64, 192]}
@@ -48,26 +49,6 @@ def typed_graph():
         index = torch.stack([torch.randint(n, (600,), generator=generator) for n in counts])
         data[ends[0], "to", ends[1]].edge_index = index
     return data
-
-
-def flat(batch):
-    stores = batch.stores if isinstance(batch, HeteroData) else [batch._store]
-    return {
-        (getattr(store, "_key", None), name): value.cpu() if torch.is_tensor(value) else value
-        for store in stores
-        for name, value in store.items()
-    }
-
-
-def assert_same(one, other):
-    a, b = flat(one), flat(other)
-    assert set(a) == set(b)
-    for key, value in a.items():
-        if torch.is_tensor(value):
-            assert value.dtype == b[key].dtype, key
-            assert torch.equal(value, b[key]), key
-        else:
-            assert value == b[key], key
 
 
 OPTIONS = {

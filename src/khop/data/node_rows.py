@@ -48,7 +48,7 @@ class Peers(Protocol):
         """Return the steps by which all trainers make the table `name`."""
 
     def keep(self, name: str, memory: _native.DeviceMemory) -> None:
-        """Keep memory of this trainer until no other trainer has opened it."""
+        """Keep memory of this trainer until all others have closed it."""
 
     def closed(self, name: str) -> None:
         """Publish that this trainer has closed the memory of others. Does not wait."""

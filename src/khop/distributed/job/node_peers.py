@@ -84,7 +84,7 @@ class NodePeers:
             )
 
     def keep(self, name: str, memory: _native.DeviceMemory) -> None:
-        """Keep memory of this trainer until no other trainer has opened it."""
+        """Keep memory of this trainer until all others have closed it."""
         self._kept[name] = memory, list(self._ranks)
 
     def closed(self, name: str) -> None:

@@ -6,7 +6,7 @@ Each generator yields between two slices, so that the thread that runs it can se
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,7 +20,7 @@ from khop.distributed.tensors.disk_rows import (
     end_change,
     most_rows,
 )
-from khop.distributed.tensors.tensor_requests import RowUpdate
+from khop.distributed.tensors.tensor_requests import RowUpdate, TensorSpec
 from khop.typing import Array, Int64Array
 
 BYTES_AT_ONCE = 4 << 20
@@ -60,19 +60,19 @@ class Held(NamedTuple):
 
 
 def apply_pushes(
-    pushes: Sequence[Held], tables: Mapping[str, Table], narrow: Collection[str]
+    pushes: Sequence[Held], tables: Mapping[str, Table], specs: Mapping[str, TensorSpec]
 ) -> Generator[None, None, None]:
     """Apply pushes in their order.
 
     Args:
         pushes: the pushes.
         tables: rows of each tensor, by its name.
-        narrow: names of the tensors whose values are bfloat16.
+        specs: specification of each tensor, by its name.
     """
     done = 0
     for push in pushes:
         for piece in push.slices():
-            table, is_narrow = tables[push.name], push.name in narrow
+            table, is_narrow = tables[push.name], specs[push.name].dtype == "bfloat16"
             if isinstance(table, DiskRows):
                 yield from _apply_on_disk(table, piece, is_narrow)
             else:

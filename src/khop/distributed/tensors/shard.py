@@ -350,8 +350,7 @@ class Shard:
         return self._values[name]
 
     def _apply(self, pushes: Sequence[Held]) -> Steps:
-        narrow = {name for name, spec in self._specs.items() if spec.dtype == "bfloat16"}
-        yield from apply_pushes(pushes, self._values, narrow)
+        yield from apply_pushes(pushes, self._values, self._specs)
         return []
 
     def _check_rows(self, name: str, rows: Int64Array) -> None:
