@@ -300,8 +300,9 @@ class Part:
         return nbytes
 
     def disk_counts(self) -> DiskCounts:
-        """Return the counts of this process's reads past the page cache so far."""
-        counts = [store.counts() for store in self._on_disk]
+        """Return the counts of reads past the page cache so far, those of `others` included."""
+        counts = [opened.disk_counts() for opened in self.others.values()]
+        counts += [store.counts() for store in self._on_disk]
         counts += [store.counts().of_structure() for store in self._columns.values()]
         return DiskCounts(*map(sum, zip(DiskCounts(), *counts, strict=True)))
 
