@@ -85,8 +85,8 @@ class GraphServers:
     Args:
         folder: the partition folder.
         num_servers: number of servers. Server r serves the parts r, r + `num_servers` and so on.
-        num_clients: number of clients. Servers end when all have left. If 0, any number come and
-            go, and servers end with `shutdown`.
+        num_clients: number of clients, which divide the seeds among themselves. If 0, any number
+            come and go. Servers end with `shutdown`, so clients may be restarted.
         num_cpus: CPUs that Ray reserves for each server.
         timeout: seconds to wait for room in the cluster, and for the servers.
         options: further options of `init_server`, such as `tensor_limit` and `methods`.
@@ -205,6 +205,7 @@ class _ServerActor:
             address.port,
             address.num_clients,
             key_file=self._keys.enter_context(_key_file(keys)),
+            end_with_clients=False,
             **options,
         )
         threading.Thread(target=self._watch, daemon=True).start()
