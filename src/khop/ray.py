@@ -27,7 +27,7 @@ from khop.distributed.remote.launch import init_server
 from khop.distributed.rpc.key_files import file_content
 from khop.distributed.rpc.keys import JobKeys
 from khop.errors import PartitionUnavailableError, RendezvousError
-from khop.launcher.host_checks import listen
+from khop.launcher.host_checks import listen, reserve
 from khop.storage.folder import PartitionFolder
 
 _HEAD = "node:__internal_head__"
@@ -85,8 +85,8 @@ class GraphServers:
     Args:
         folder: the partition folder.
         num_servers: number of servers. Server r serves the parts r, r + `num_servers` and so on.
-        num_clients: number of clients. Servers end when all have left. If 0, any number come and
-            go, and servers end with `shutdown`.
+        num_clients: number of clients, which divide the seeds among themselves. If 0, any number
+            come and go. Servers end with `shutdown`, so clients may be restarted.
         num_cpus: CPUs that Ray reserves for each server.
         timeout: seconds to wait for room in the cluster, and for the servers.
         options: further options of `init_server`, such as `tensor_limit` and `methods`.
@@ -123,6 +123,7 @@ class GraphServers:
         own = {"CPU": num_cpus}
         # Server 0 first: its address must not change, and it is lost with the cluster only.
         bundles = [{**own, _HEAD: 0.001}, *(own for _ in range(num_servers - 1))]
+        self._listener = listen()
         self._group = placement_group(bundles, strategy="SPREAD")
         try:
             if not self._group.wait(timeout):
@@ -130,8 +131,8 @@ class GraphServers:
                     f"Ray has no room for {num_servers} graph servers of {num_cpus} CPUs, one of "
                     f"them on its head node, in {timeout:.0f} s: pass fewer num_cpus or servers"
                 )
-            with listen() as listener:  # what is free here is mostly free there
-                port = int(listener.getsockname()[1])
+            reserve(self._listener)  # on the head node mostly, for restarts of server 0, too
+            port = int(self._listener.getsockname()[1])
             host = _head_address(ray.nodes())
             keys = JobKeys.new(["client"])
             client = file_content(keys.for_client("client"))
@@ -168,6 +169,7 @@ class GraphServers:
         import ray
         from ray.util.placement_group import remove_placement_group
 
+        self._listener.close()
         if not ray.is_initialized():
             return
         for actor in self._actors:
@@ -205,6 +207,7 @@ class _ServerActor:
             address.port,
             address.num_clients,
             key_file=self._keys.enter_context(_key_file(keys)),
+            end_with_clients=False,
             **options,
         )
         threading.Thread(target=self._watch, daemon=True).start()

@@ -17,7 +17,7 @@ from khop.loader import NeighborLoader
 from support import launching, ray_cluster
 from support.cluster import jobs
 from support.cluster.launched import COMMON, digest
-from support.cluster.ray_loops import client_loop, trainer_loop
+from support.cluster.ray_loops import client_loop, resuming_loop, trainer_loop
 
 
 @pytest.fixture(scope="module")
@@ -42,13 +42,15 @@ def expected(rank):
     return digest(NeighborLoader(jobs.make_graph(), [4, 4], seeds, stream=rank, **COMMON))
 
 
-def fit(loop, folder, workers=2, **config):
-    """Run a training loop in a Ray Train job."""
-    from ray.train import RunConfig, ScalingConfig
+def fit(loop, folder, workers=2, strategy="PACK", **config):
+    """Run a training loop in a Ray Train job, which one failure does not end."""
+    from ray.train import FailureConfig, RunConfig, ScalingConfig
     from ray.train.torch import TorchTrainer
 
-    scaling = ScalingConfig(num_workers=workers, resources_per_worker={"CPU": 0.2})
-    run = RunConfig(storage_path=str(folder / "storage"), name="run")
+    each = {"resources_per_worker": {"CPU": 0.2}, "placement_strategy": strategy}
+    scaling = ScalingConfig(num_workers=workers, **each)
+    failures = FailureConfig(max_failures=1)
+    run = RunConfig(storage_path=str(folder / "storage"), name="run", failure_config=failures)
     config = {"folder": str(folder), **config}
     TorchTrainer(loop, train_loop_config=config, scaling_config=scaling, run_config=run).fit()
 
@@ -62,6 +64,25 @@ def test_trainers_with_partitions(cluster, parts, tmp_path):
     """`init_worker_group()` in a training loop, without arguments."""
     fit(trainer_loop, tmp_path, parts=str(parts))
     assert digests(tmp_path) == [expected(0), expected(1)]
+
+
+@pytest.mark.fault
+def test_the_node_of_a_trainer_is_killed(cluster, parts, tmp_path):
+    """Ray Train starts both again, and each makes the batches that are missing."""
+    ray_cluster.add_node(cluster)
+    with ThreadPoolExecutor() as pool:
+        config = {"parts": str(parts), "pause": 0.2}
+        job = pool.submit(fit, resuming_loop, tmp_path, strategy="STRICT_SPREAD", **config)
+        for rank in range(2):
+            wait_for(tmp_path / f"begun-{rank}", job)
+        nodes = {(tmp_path / f"begun-{rank}").read_text() for rank in range(2)}
+        victim = next(node for node in cluster.worker_nodes if node.node_id in nodes)
+        cluster.remove_node(victim, allow_graceful=False)
+        job.result(180)
+    for rank in range(2):
+        twin = NeighborLoader(jobs.make_graph(), [4, 4], torch.arange(500), stream=rank, **COMMON)
+        assert (tmp_path / f"digests-{rank}").read_text() == str([digest([b]) for b in twin])
+        assert (tmp_path / f"resumed-{rank}").read_text() in ("5", "10", "15", "20")
 
 
 @pytest.mark.fault

@@ -35,6 +35,22 @@ def test_files_are_rotated(tmp_path, monkeypatch, capsys):
     assert capsys.readouterr().out.count("a/0: ") == 300
 
 
+def test_full_disk(tmp_path, monkeypatch, capsys):
+    """Output goes on without files, and is no reason to end a job. Too little room is an error."""
+    (tmp_path / "a-0.log").symlink_to("/dev/full")
+    output = Output(tmp_path)
+    for line in ("one", "two"):
+        output.write("a/0", line)
+    output.close(None)
+    shown = capsys.readouterr()
+    assert shown.out == "a/0: one\na/0: two\n" and output.error is None
+    assert shown.err.startswith("khop run: no more log files are written: [Errno 28] No space left")
+    assert shown.err.count("\n") == 1
+    monkeypatch.setattr(module, "_MAX_LOG_BYTES", 1 << 62)
+    with pytest.raises(OSError, match="MiB are free for logs"):
+        Output(tmp_path)
+
+
 @pytest.mark.process
 def test_reader_that_waits(tmp_path):
     """For longer than the lease: the job waits, as for any pipe, and nothing is lost."""

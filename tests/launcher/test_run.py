@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import khop
+from khop.launcher import host_checks
 from support import launching
 
 SHELL = ("--rsh", launching.RSH)
@@ -85,6 +87,44 @@ def test_problems_of_all_hosts_are_one_list(folder):
         assert "2 problems, nothing was started" in done.stderr
 
 
+def test_limits_of_hosts(folder):
+    """Which would end loaders later: each is named, with the option that raises it."""
+    rsh = transport(folder, 'ulimit -n 512\nulimit -f 2048\nulimit -v 3000000\nexec sh -c "$2"\n')
+    done = launching.run(*rsh, "--hosts", "a", "--", "show.py", folder=folder)
+    assert done.returncode == 2, done
+    for text in (
+        "a: at most 512 open files are allowed, of 1024: raise ulimit -n",
+        "a: at most 3072000000 bytes of addresses are allowed, of 4294967296: raise ulimit -v",
+        "a: at most 1048576 bytes of a file or of shared memory are allowed, of 1073741824: raise",
+    ):
+        assert text in done.stderr
+
+
+def test_parts_of_servers(folder):
+    """A host without a part that its server has to serve. Trainers choose parts by themselves."""
+    launching.partitioned(folder)
+    shutil.rmtree(folder / "parts" / "part-1")
+    words = (*SHELL, "--parts", "parts", "--servers", "a,b", "--clients", "a", "--", "show.py")
+    done = launching.run(*words, folder=folder)
+    assert done.returncode == 2, done
+    assert "1 problems, nothing was started" in done.stderr
+    assert re.search("b: server 1: .* 2 partitions, but part-1 is not on this machine", done.stderr)
+
+
+def test_memory_and_processes_of_hosts(monkeypatch):
+    """For the number of processes that start there. root may have any number of threads."""
+    assert list(host_checks.limits(1)) == []
+    (memory,) = host_checks.limits(1 << 20)
+    assert re.match(
+        r"\d+ MiB of memory are available, but 1048576 processes take 268435456", memory
+    )
+    monkeypatch.setattr(host_checks.os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(host_checks.resource, "getrlimit", lambda limit: (100, 5000))
+    assert "at most 100 processes and threads are allowed, of 112: raise ulimit -u" in {
+        *host_checks.limits(7)
+    }
+
+
 def transport(folder, body):
     """Return --rsh of a shell script: $1 is the host, $2 the command for it."""
     (folder / "rsh.sh").write_text(body)
@@ -118,6 +158,27 @@ def test_code_that_differs_is_refused(folder):
     assert "b: khop is 0.0.1, but " in done.stderr
     assert "b: 't.py' is not the file of a: copy it there" in done.stderr
     assert "run: a: " not in done.stderr
+
+
+def test_the_port_of_trainer_0_is_kept(folder):
+    """Until its store listens, which takes seconds: no other program and no other job gets it."""
+    (folder / "t.py").write_text(
+        "import itertools, os, socket\n"
+        "from khop.launcher import host_checks\n"
+        "port = int(os.environ['MASTER_PORT'])\n"
+        "try: socket.socket().bind(('', port))\n"
+        "except OSError as error: print(error.strerror)\n"
+        "tried = itertools.count(port)\n"
+        "host_checks.random.randrange = lambda *_: next(tried)\n"
+        "print(host_checks.listen().getsockname()[1] > port)\n"
+        "import torch.distributed as dist\n"
+        "dist.init_process_group('gloo')\n"
+        "print(dist.get_world_size())\n"
+        "dist.destroy_process_group()\n"
+    )
+    done = launching.run("--local", 1, "--", "t.py", folder=folder)
+    lines = [line.removeprefix("localhost/0: ") for line in done.stdout.splitlines()]
+    assert lines == ["Address already in use", "True", "1"], done.stderr
 
 
 def test_first_failure_decides(folder):

@@ -9,18 +9,25 @@ import hashlib
 import os
 import platform
 import random
+import resource
 import select
 import socket
 import sys
 import termios
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+ERROR = "error: "
+"""Prefix of the reason why a file has no digest."""
 
 _REACH_SECONDS = 5.0
 _PORTS = 10_000, 30_000
 _PROBE_BYTES = 32 << 10
+# A process that has imported torch and PyG has 270 MB of its own, in 950 MB of addresses.
+_MEMORY_PER_PROCESS, _TASKS_PER_PROCESS = 256 << 20, 16
+_ADDRESSES, _FILE_SIZE, _FILES = 4 << 30, 1 << 30, 1024
 
 
 def check(request: Mapping[str, Any]) -> dict[str, Any]:
@@ -54,14 +61,59 @@ def check(request: Mapping[str, Any]) -> dict[str, Any]:
         pass  # of another version, which is a problem of its own
     except ValueError as error:
         problems.append(str(error))
+    problems += limits(request["processes"])
+    files = {path: _digest(path) for path in request["files"]}
+    if not any(digest.startswith(ERROR) for digest in files.values()):
+        problems += _unserved(request)
     return {
         "name": socket.gethostname(),
         "interpreter": sys.executable,
         "versions": {"python": platform.python_version(), **_versions()},
-        "files": {path: _digest(path) for path in request["files"]},
+        "files": files,
         "address": address,
         "problems": problems,
     }
+
+
+def limits(processes: int) -> Iterator[str]:
+    """Yield what is too little on this host for a number of processes that import torch and PyG."""
+    with contextlib.suppress(ImportError):
+        from khop.cores import available_memory
+
+        memory, needed = available_memory(), processes * _MEMORY_PER_PROCESS
+        if memory is not None and memory < needed:
+            yield (
+                f"{memory >> 20} MiB of memory are available, but {processes} processes take "
+                f"{needed >> 20} MiB before they load anything: start fewer here"
+            )
+    tasks = 0 if os.geteuid() == 0 else processes * _TASKS_PER_PROCESS  # root has no limit
+    for name, limit, option, least in (
+        ("open files", resource.RLIMIT_NOFILE, "-n", _FILES),
+        ("bytes of addresses", resource.RLIMIT_AS, "-v", _ADDRESSES),
+        ("bytes of a file or of shared memory", resource.RLIMIT_FSIZE, "-f", _FILE_SIZE),
+        ("processes and threads", resource.RLIMIT_NPROC, "-u", tasks),
+    ):
+        soft, hard = resource.getrlimit(limit)
+        allowed = hard if limit == resource.RLIMIT_NOFILE else soft  # servers raise this one
+        if allowed != resource.RLIM_INFINITY and allowed < least:
+            yield f"at most {allowed} {name} are allowed, of {least}: raise ulimit {option}"
+    try:
+        os.close(os.memfd_create("khop-check"))
+    except OSError as error:
+        yield f"batches need memfd_create, which fails: {error.strerror} (seccomp?)"
+
+
+def _unserved(request: Mapping[str, Any]) -> Iterator[str]:
+    """Yield why graph servers cannot serve their partitions from this host's folder."""
+    for rank in request["servers"]:
+        try:
+            from khop.distributed.remote.server.server_config import ServerConfig
+            from khop.storage.folder import PartitionFolder
+
+            config = ServerConfig("", rank, request["num_servers"], 0, "")
+            config.parts_of(PartitionFolder(request["parts"]))
+        except (ImportError, LookupError, ValueError) as error:
+            yield f"server {rank}: {error}"
 
 
 def _versions() -> dict[str, str]:
@@ -87,18 +139,17 @@ def _digest(path: str) -> str:
             while chunk := file.read(1 << 20):
                 digest.update(chunk)
     except OSError as error:
-        return f"error: {error.strerror}"
+        return f"{ERROR}{error.strerror}"
     return digest.hexdigest()
 
 
 def listen() -> socket.socket:
     """Return a socket that others try to connect to. A trainer or server gets its port later.
 
-    Outgoing connections have higher ports, and cannot take it in the meantime.
+    Outgoing connections have higher ports. See `reserve` for the time until that process listens.
     """
     while True:
         listener = socket.socket()
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listener.bind(("", random.randrange(*_PORTS)))
             listener.listen(1024)
@@ -108,6 +159,16 @@ def listen() -> socket.socket:
                 raise
         else:
             return listener
+
+
+def reserve(listener: socket.socket) -> None:
+    """Accept no more connections, and leave the port to a process that sets SO_REUSEADDR.
+
+    As long as the socket exists, the kernel gives its port to no process that asks for any port.
+    Sockets without SO_REUSEADDR cannot have it, so `listen` in another job chooses another one.
+    """
+    listener.shutdown(socket.SHUT_RDWR)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
 
 
 def reach(targets: Sequence[tuple[str, int]]) -> dict[int, str]:

@@ -7,8 +7,10 @@ torch.
 from __future__ import annotations
 
 import contextlib
+import errno
 import queue
 import re
+import shutil
 import sys
 import threading
 from collections import deque
@@ -29,12 +31,18 @@ class Output:
 
     Args:
         folder: folder for a file per process, or None. A file of more than 64 MiB is renamed to
-            `.1`, in place of an earlier one, and begun again.
+            `.1`, in place of an earlier one, and begun again. If one cannot be written, a line on
+            standard error says so, and output goes on without files.
+
+    Raises:
+        OSError: the folder cannot be made, or its disk has less than 64 MiB left.
     """
 
     def __init__(self, folder: Path | None) -> None:
         if folder is not None:
             folder.mkdir(parents=True, exist_ok=True)
+            if (free := shutil.disk_usage(folder).free) < _MAX_LOG_BYTES:
+                raise OSError(errno.ENOSPC, f"{free >> 20} MiB are free for logs", str(folder))
         self._folder = folder
         self._files: dict[str, IO[str]] = {}
         self._last: dict[str, deque[str]] = {}
@@ -42,7 +50,7 @@ class Output:
         self._waiting = 0
         self._lock = threading.Lock()
         self.error: OSError | None = None
-        """Error of standard output or of a file, if there was one."""
+        """Error of standard output, if there was one."""
         self._thread = threading.Thread(target=self._run, name="khop-output", daemon=True)
         self._thread.start()
 
@@ -91,8 +99,15 @@ class Output:
     def _log(self, origin: str, line: str) -> None:
         if self._folder is None:
             return
+        try:
+            self._append(self._folder, origin, line)
+        except OSError as error:
+            print(f"khop run: no more log files are written: {error}", file=sys.stderr, flush=True)
+            self._folder = None
+
+    def _append(self, folder: Path, origin: str, line: str) -> None:
         file = self._files.get(origin)
-        path = self._folder / f"{origin.replace('/', '-')}.log"
+        path = folder / f"{origin.replace('/', '-')}.log"
         if file is not None and file.tell() > _MAX_LOG_BYTES:
             file.close()
             path.replace(path.with_suffix(".log.1"))

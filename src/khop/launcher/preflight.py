@@ -6,11 +6,10 @@ import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 
+from khop.launcher.host_checks import ERROR
 from khop.launcher.job import Job
 from khop.launcher.session import Report
 from khop.log import printable
-
-_ERROR = "error: "
 
 
 def compare(job: Job, reports: Sequence[Report]) -> list[str]:
@@ -30,12 +29,12 @@ def compare(job: Job, reports: Sequence[Report]) -> list[str]:
             elif version != expected:
                 mine.append(f"{package} is {version}, but {expected} on {job.hosts[0]}")
         for path in job.files():
-            digest = report.files.get(path, f"{_ERROR}not checked")
+            digest = report.files.get(path, f"{ERROR}not checked")
             expected, where = here.get(path), "this machine"
             if expected is None:
                 expected, where = first.files.get(path), job.hosts[0]
-            if digest.startswith(_ERROR):
-                mine.append(f"cannot read '{path}': {digest.removeprefix(_ERROR)}")
+            if digest.startswith(ERROR):
+                mine.append(f"cannot read '{path}': {digest.removeprefix(ERROR)}")
             elif digest != expected:
                 mine.append(f"'{path}' is not the file of {where}: copy it there")
         if report.address is None and len(job.hosts) > 1 and not report.problems:

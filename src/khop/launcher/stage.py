@@ -6,7 +6,7 @@ version. Imports no torch.
 
 Both sides write lines of JSON. From `khop run` to the stage, an object with one of these keys:
 
-    check   environment, folder, files, interface, lease, grace -> checked: the host's report
+    check   what `host_checks.check` takes, lease, grace, run   -> checked: the host's report
     reach   addresses and ports of all hosts                    -> reached: failures
     start   the processes of this host                          -> out, ended, and done at the end
 
@@ -30,7 +30,7 @@ from types import FrameType
 from typing import Any
 
 from khop.launcher.ending import ROUND_SECONDS, VARIABLE, ending, start_guard
-from khop.launcher.host_checks import check, listen, reach
+from khop.launcher.host_checks import check, listen, reach, reserve
 
 _CHUNK, _MAX_LINE, _MAX_UNSENT = 1 << 16, 1 << 16, 1 << 20
 _BEAT_SECONDS, _FLUSH_SECONDS = 1.0, 1.0
@@ -280,8 +280,8 @@ def main() -> None:
             elif "reach" in message:
                 launcher.send(reached=reach(message["reach"]))
             elif "start" in message:
-                for listener in listeners:
-                    listener.close()
+                for listener in listeners:  # their ports stay reserved
+                    reserve(listener)
                 stage = Stage(launcher, cookie, lease, grace)
                 stage.start(message["start"])
                 stage.run()

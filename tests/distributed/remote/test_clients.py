@@ -14,6 +14,7 @@ from khop.distributed import (
 )
 from khop.errors import PartitionUnavailableError
 from khop.loader import NeighborLoader
+from support import launching
 from support.cluster import client_jobs, jobs, twins
 from support.cluster.servers import cluster
 from support.versions import reading_torch_files
@@ -48,6 +49,17 @@ def test_two_clients(folder_of):
     assert [len(t["sizes"]) for t in told] == [3, 3]
     assert sorted(told[0]["edges"] + told[1]["edges"]) == sorted(graph.edge_index.t().tolist())
     assert all(t["context"] for t in told)
+
+
+def test_servers_that_stay(folder_of):
+    """When their only client has left, for one that takes its place: a restarted trainer."""
+    with cluster(folder_of("random", 2), [[0], [1]], 1, end_with_clients=False) as servers:
+        for _ in range(2):
+            with servers.client(0):
+                assert jobs.same_batches(*loaders(jobs.seeds_of_rank(0))) == 10
+            time.sleep(1.5)  # servers that end do so now
+        running = [server.process.pid for server in servers.servers]
+        assert len(launching.left_of(running, 0)) == 2
 
 
 def test_homes_of_clients_are_spread_over_servers(folder_of):

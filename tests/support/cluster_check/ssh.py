@@ -170,7 +170,7 @@ def cut_real(hosts: SshHosts, folder: Path) -> dict[str, dict[str, object]]:
 
 
 def kill_real(hosts: SshHosts, folder: Path) -> dict[str, dict[str, object]]:
-    """Kill samplers and partition servers, which are restarted, and then a trainer."""
+    """Kill samplers and partition servers, which are restarted, then trainers, servers, clients."""
     parts, stop = launching.partitioned(folder), folder / "stop"
     command = ("python", "-m", launched.__name__, parts, stop)
     lists = ",".join(f"{host}:2" for host in hosts.names)
@@ -189,26 +189,27 @@ def kill_real(hosts: SshHosts, folder: Path) -> dict[str, dict[str, object]]:
             time.sleep(1.0)
             state = "runs" if job.process.poll() is None else "ended"
             results[f"{role} {name}"] = {"job": state, "restarted": True}
-    job.note()
-    trainer = next(p for p in job.programs(launched.__name__) if p not in job.stages())
-    since = time.monotonic()
-    os.kill(trainer, signal.SIGKILL)
-    results["trainer KILL, with samplers and servers"] = job.ended(since)
     for name in SIGNALS:
-        results[f"graph server {name}"] = _kill_server(hosts, folder, parts, command, name)
+        if name != SIGNALS[0]:  # the first one is that of the samplers
+            job = Job(hosts, folder, "--parts", parts, "--hosts", lists, "--", *command)
+            job.wait_for("digest", 4)
+        results[f"trainer {name}, with samplers and servers"] = _kill(job, launched.__name__, name)
+    servers, clients = hosts.names
+    words = ("--parts", parts, "--servers", servers, "--clients", f"{clients}:2", "--", *command)
+    for role, program in (("graph server", "khop\0serve"), ("client", launched.__name__)):
+        for name in SIGNALS:
+            job = Job(hosts, folder, *words)
+            job.wait_for("digest", 2)
+            results[f"{role} {name}"] = _kill(job, program, name)
     return results
 
 
-def _kill_server(
-    hosts: SshHosts, folder: Path, parts: Path, command: tuple[object, ...], name: str
-) -> dict[str, object]:
-    servers, clients = hosts.names
-    words = ("--parts", parts, "--servers", servers, "--clients", f"{clients}:2", "--", *command)
-    job = Job(hosts, folder, *words)
-    job.wait_for("digest", 2)
-    (server,) = job.programs("khop\0serve")
+def _kill(job: Job, program: str, name: str) -> dict[str, object]:
+    """Kill the first process of a job that runs a program. Return how the job ended."""
+    job.note()
+    pid = next(pid for pid in job.programs(program) if pid not in job.stages())
     since = time.monotonic()
-    os.kill(server, getattr(signal, f"SIG{name}"))
+    os.kill(pid, getattr(signal, f"SIG{name}"))
     return job.ended(since)
 
 

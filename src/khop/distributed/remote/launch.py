@@ -107,6 +107,7 @@ def init_server(
     methods: Sequence[str] = (),
     lease: float | None = None,
     tensor_limit: int | str = "8GiB",
+    end_with_clients: bool = True,
 ) -> ServerContext:
     """Start a graph server for a dataset, in a child process that ends with this one.
 
@@ -137,6 +138,8 @@ def init_server(
             $KHOP_LEASE. If that is not set, 30.
         tensor_limit: maximum bytes of all tensors of clients' graph stores. A number, or a text
             such as '64GB'.
+        end_with_clients: if False, the server stays when all `num_clients` clients have left or are
+            lost, for clients that are restarted. It then ends with this process.
 
     Returns:
         The context, also returned by `get_context`.
@@ -168,6 +171,7 @@ def init_server(
             timeout=request_timeout,
             lease=None if lease is None else lease_seconds(lease),
             tensor_limit=parse_bytes(tensor_limit),
+            end_with_clients=end_with_clients,
         )
         return start_server(dataset, config, methods, server_group_name)
 

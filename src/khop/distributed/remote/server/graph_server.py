@@ -193,7 +193,7 @@ class GraphServer:
         self._finished_at: float | None = None
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._refused: Exception | None = None
-        self._finished = False
+        self._finished, self._ends_with_clients = False, config.end_with_clients
         # {rank: incarnation} of the clients that have left or are lost.
         self._gone: dict[int, str] = {}
         self._registration = RegisterServer(
@@ -367,8 +367,8 @@ class GraphServer:
             else:
                 self._gone.pop(rank, None)
         self._stores.end_lost(table.clients)
-        if table.finished:  # server 0 waits until the other servers have left
-            now = time.monotonic()
+        if table.finished and self._ends_with_clients:
+            now = time.monotonic()  # server 0 waits until the other servers have left
             if self._finished_at is None:
                 self._finished_at = now
                 _log.info("clients-gone", "all clients have gone: ending")

@@ -26,6 +26,7 @@ class ServerConfig:
         root: the partition folder.
         rank: rank of the server.
         num_servers, num_clients: numbers of servers and clients. 0 clients mean any number.
+        end_with_clients: whether the server ends when all `num_clients` clients have left.
         master: 'HOST:PORT' of server 0.
         parts: partitions to serve. If None, `rank`, `rank + num_servers` and so on.
         host, port: address to listen at. If None, server 0 listens at `master`. Other servers then
@@ -84,6 +85,7 @@ class ServerConfig:
     stores: list[Any] = field(default_factory=list)
     disk: list[Any] | None = None
     has_labels: bool = False
+    end_with_clients: bool = True
 
     @property
     def tensor_limits(self) -> tuple[int, int]:
