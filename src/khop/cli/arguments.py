@@ -19,7 +19,7 @@ _HEAD = re.compile(r"(\S+)(?: (\S.*?)(?: ([!*?]))?)?(?: {2,}(.*))?")
 
 
 class Summary(Protocol):
-    """What a command has done, as text and as a dictionary for JSON."""
+    """Description of the work of a command, as text and as a dictionary for JSON."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the content."""
@@ -37,7 +37,7 @@ def declare(parser: argparse._ActionsContainer, table: str, **defaults: object) 
     Args:
         parser: the parser, or a group of mutually exclusive options.
         table: the arguments.
-        defaults: values of options that are not given, by name; else None.
+        defaults: {name: value without the option}. Other options are None without it.
     """
     container = parser
     for entry in re.split(r"\n(?! )", table.strip("\n")):

@@ -38,7 +38,7 @@ _KEYS = """\
 --key-file FILE         server.key as `khop keygen` wrote it (default: $KHOP_KEY_FILE)
 --insecure              listen beyond loopback without keys: anybody may connect and read
 """
-# Arguments that are those of `ServerConfig`.
+# Arguments with the names of fields of `ServerConfig`.
 _AS_THEY_ARE = (
     *("rank", "num_servers", "num_clients", "master", "host", "port", "insecure", "buffer_limit"),
     *("cache_limit", "tensor_limit", "job_tensor_limit", "metrics_port", "methods"),

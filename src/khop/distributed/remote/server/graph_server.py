@@ -127,7 +127,7 @@ class GraphServer:
             self._parts,
             self.addresses["tcp"],
             lambda: self._sessions.states() + self._local_samplers.states(),
-            stores.describe,
+            stores.states,
         )
         self._errors = ErrorLog(lambda: counters.refused("unexpected"))
         # Samplers of one of its partitions send it requests for its other partitions, if they do
