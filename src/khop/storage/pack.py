@@ -177,13 +177,7 @@ class Pack:
             known = self.meta.files.get(path)
             if known is None:
                 raise FolderError(f"'{self.root / PACK_FILE}' is damaged: it does not list {path}")
-            array = open_npy(self.root, path, known.bytes)
-            if array.shape != shape or array.dtype.name not in dtypes:
-                raise FolderError(
-                    f"'{self.root / path}' is damaged: it holds {array.dtype.name} {array.shape} "
-                    f"instead of {' or '.join(dtypes)} {shape}"
-                )
-            arrays[name] = array
+            arrays[name] = open_npy(self.root, path, known.bytes, shape, *dtypes)
         first = arrays["first"]
         if first[0] != 0 or first[-1] != table.num_rows or (np.diff(first) < 0).any():
             raise FolderError(f"'{self.root / path_of(index, 'first')}' is damaged")

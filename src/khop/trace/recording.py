@@ -9,7 +9,6 @@ import warnings
 from collections.abc import Iterable
 from pathlib import Path
 from time import monotonic_ns
-from types import TracebackType
 from typing import Any
 
 from khop._version import __version__
@@ -108,12 +107,7 @@ class Recording:
         _current = self
         return self
 
-    def __exit__(
-        self,
-        error_type: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         global _current  # noqa: PLW0603
         _current = None
         if os.getpid() == self._owner:  # not in a fork

@@ -15,7 +15,6 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -87,12 +86,7 @@ class Workspace:
     def __enter__(self) -> Workspace:
         return self
 
-    def __exit__(
-        self,
-        error_type: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, error_type: type[BaseException] | None, *error: object) -> None:
         """Remove all data, unless a later run can resume from them."""
 
     def attach(self, writer: FolderWriter) -> None:
@@ -247,12 +241,7 @@ class DiskWorkspace(Workspace):
         self._journal = journal
         self.unfinished = Unfinished(name, dict(journal.complete), dict(journal.begun))
 
-    def __exit__(
-        self,
-        error_type: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, error_type: type[BaseException] | None, *error: object) -> None:
         if error_type is None or not issubclass(error_type, RESUMABLE):
             shutil.rmtree(self.folder.path, ignore_errors=True)
         self.folder.close()

@@ -91,6 +91,7 @@ from khop.storage.folder.reader import (
     PartitionFolder as PartitionFolder,
     check_is_folder as check_is_folder,
     edge_array as edge_array,
+    edge_rows as edge_rows,
 )
 from khop.storage.folder.writer import (
     RESUMABLE as RESUMABLE,
