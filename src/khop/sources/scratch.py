@@ -112,10 +112,7 @@ class Scratch:
         self._locked = None
 
     def table(
-        self,
-        key: object,
-        pieces: Callable[[], Iterable[Mapping[str, Array]]],
-        nbytes: int = 0,
+        self, key: object, pieces: Callable[[], Iterable[Mapping[str, Array]]], nbytes: int = 0
     ) -> dict[str, Array]:
         """Return the columns of a table. With a folder, `pieces` is called only once per key.
 

@@ -13,15 +13,7 @@ from typing import Any
 
 from khop._version import __version__
 from khop.trace.clock import PHASES, Phase, PhaseClock, Segment
-from khop.trace.events import (
-    Delivery,
-    Names,
-    Span,
-    Thread,
-    of_rank,
-    trace_events,
-    write_events,
-)
+from khop.trace.events import Delivery, Names, Span, Thread, of_rank, trace_events, write_events
 from khop.trace.requests import Answered, RequestLog, unpack_records
 
 _current: Recording | None = None

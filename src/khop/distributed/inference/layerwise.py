@@ -111,10 +111,7 @@ def layerwise_inference(
     context = require_context()
     name = context.next_name("inference")
     # On failure: publish it first, then remove files that other trainers may be reading.
-    with (
-        contextlib.ExitStack() as on_failure,
-        Barrier(context.members, name) as barrier,
-    ):
+    with contextlib.ExitStack() as on_failure, Barrier(context.members, name) as barrier:
         check_dataset(data)
         check_arguments(data.meta, batch_size, max_edges)
         layers = as_layers(model, bool(edge_attrs))

@@ -52,9 +52,7 @@ class DistServer:
         self._entry = servers[server_rank]
         self._part = self._entry.parts[0]
 
-    def get_dataset_meta(
-        self,
-    ) -> tuple[int, int, list[NodeType] | None, list[EdgeType] | None]:
+    def get_dataset_meta(self) -> tuple[int, int, list[NodeType] | None, list[EdgeType] | None]:
         """Return (number of partitions, this server's partition, node types, edge types).
 
         Types are None for a homogeneous graph.

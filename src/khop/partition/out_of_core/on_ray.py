@@ -135,10 +135,7 @@ class RayWorkspace(Workspace):
                 yield self._get(reference)
 
     def fill(
-        self,
-        stage: Stage,
-        split: Callable[[Workspace, Item], SplitPiece],
-        items: Sequence[Item],
+        self, stage: Stage, split: Callable[[Workspace, Item], SplitPiece], items: Sequence[Item]
     ) -> Iterator[int]:
         """Run a task per piece of the edge list, which splits it. Yield the bytes of each piece.
 

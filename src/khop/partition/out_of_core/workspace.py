@@ -40,14 +40,7 @@ from khop.partition.out_of_core.stage import (
 )
 from khop.partition.source import EdgeSource
 from khop.private_folders import PrivateFolder
-from khop.storage.folder import (
-    RESUMABLE,
-    ArrayWriter,
-    FolderWriter,
-    Unfinished,
-    lock,
-    temporary_of,
-)
+from khop.storage.folder import RESUMABLE, ArrayWriter, FolderWriter, Unfinished, lock, temporary_of
 from khop.typing import Array, EdgeType, Int64Array, IntArray
 
 Columns = Mapping[str, tuple[np.dtype[Any], tuple[int, ...]]]
@@ -104,10 +97,7 @@ class Workspace:
         return self.resources.in_order(partial(function, self), items)
 
     def fill(
-        self,
-        stage: Stage,
-        split: Callable[[Workspace, Item], SplitPiece],
-        items: Sequence[Item],
+        self, stage: Stage, split: Callable[[Workspace, Item], SplitPiece], items: Sequence[Item]
     ) -> Iterator[int]:
         """Split an edge list, piece by piece, and add the pieces to a stage, the storage of edges.
 

@@ -53,12 +53,7 @@ from khop.distributed.remote.session_messages import (
 from khop.distributed.rpc.connection import Connection
 from khop.distributed.rpc.endpoint import Endpoint, KeyPair
 from khop.distributed.rpc.protocol import describe_error, request_header
-from khop.distributed.sampling.control_messages import (
-    BatchKey,
-    Epoch,
-    SampleRequest,
-    read_epoch,
-)
+from khop.distributed.sampling.control_messages import BatchKey, Epoch, SampleRequest, read_epoch
 from khop.distributed.sampling.worker import described_error
 from khop.errors import ProtocolError
 from khop.sampler.methods.modules import import_methods

@@ -33,12 +33,7 @@ from khop.distributed.membership.leases import LeaseTable, lease_seconds
 from khop.distributed.processes.hosts import host_identity, maps_same_host
 from khop.distributed.processes.socket_files import lines_path, remove_socket, socket_folder
 from khop.distributed.remote.addresses import endpoint_of
-from khop.distributed.remote.messages import (
-    Addresses,
-    RegisterClient,
-    RegisterServer,
-    Table,
-)
+from khop.distributed.remote.messages import Addresses, RegisterClient, RegisterServer, Table
 from khop.distributed.remote.server.cache_budget import CacheBudget
 from khop.distributed.remote.server.control_handler import ControlHandler
 from khop.distributed.remote.server.counters import ServerCounters

@@ -27,10 +27,7 @@ from khop.distributed.remote.server.session_environment import SessionEnvironmen
 from khop.distributed.remote.session_messages import Held, SessionSpec
 from khop.distributed.remote.statistics import SamplerState, SessionState
 from khop.distributed.sampling.control_messages import BatchKey, send_request
-from khop.distributed.sampling.process_handle import (
-    RawBatch,
-    SamplerProcess,
-)
+from khop.distributed.sampling.process_handle import RawBatch, SamplerProcess
 from khop.distributed.sampling.process_pool import ProcessPool, SamplerError
 from khop.errors import ProtocolError, SamplerDiedError
 from khop.typing import Array
