@@ -30,7 +30,7 @@ from khop.channel.shared import share
 from khop.cores import background_threads
 from khop.data.direct_rows import DiskOptions
 from khop.distributed.membership.leases import LeaseTable, lease_seconds
-from khop.distributed.processes.hosts import host_identity, maps_same_host
+from khop.distributed.processes.hosts import maps_same_host
 from khop.distributed.processes.socket_files import lines_path, remove_socket, socket_folder
 from khop.distributed.remote.addresses import endpoint_of
 from khop.distributed.remote.messages import Addresses, RegisterClient, RegisterServer, Table
@@ -191,17 +191,8 @@ class GraphServer:
         self._finished = False
         # {rank: incarnation} of the clients that have left or are lost.
         self._gone: dict[int, str] = {}
-        self._registration = RegisterServer(
-            config.rank,
-            "",
-            config.num_servers,
-            config.num_clients,
-            self._parts,
-            Addresses(**self.addresses),
-            host_identity(),
-            os.getpid(),
-            folder.fingerprint,
-        )
+        addresses = Addresses(**self.addresses)
+        self._registration = config.registration(folder.fingerprint, self._parts, addresses)
 
     # Called by other threads --------------------------------------------------------------------
 
