@@ -53,11 +53,7 @@ def run(arguments: argparse.Namespace) -> int:
     master = _address(arguments.master)
     keys = None if arguments.insecure else _keys(arguments.key_file)
     check_secured(master.rpartition(":")[0], keys, arguments.insecure, "graph server 0")
-    servers = Servers(
-        master,
-        None if keys is None else keys.server_key,
-        None if keys is None else keys.credentials(),
-    )
+    servers = Servers.with_keys(master, keys)
     is_live = not (arguments.json or arguments.once) and sys.stdout.isatty()
     with Poller(servers, _CONNECT_SECONDS) as poller, contextlib.suppress(KeyboardInterrupt):
         if is_live:

@@ -197,7 +197,8 @@ class Pack:
     def problems(self) -> list[str]:
         """Check all checksums. Return the problems, one sentence each."""
         problems = []
-        for path in _paths(self.meta.tables):
+        tables = enumerate(self.meta.tables)
+        for path in (path_of(i, name) for i, table in tables for name in table.arrays()):
             known = self.meta.files[path]
             descriptor = open_inside(self.root, path)
             try:
@@ -291,10 +292,6 @@ class PackedRows(RowStore):
 def path_of(table: int, name: str) -> str:
     """Return the path of an array of the table with this index."""
     return f"{table}/{name}.npy"
-
-
-def _paths(tables: Sequence[PackedTable]) -> list[str]:
-    return [path_of(i, name) for i, table in enumerate(tables) for name in table.arrays()]
 
 
 def will_need(array: Array) -> None:
