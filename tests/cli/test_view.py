@@ -11,6 +11,7 @@ from khop.cli.poller import Lost, Poll, Rates, Server, read_snapshot
 from khop.cli.view import as_json, duration, render, size
 from khop.distributed.remote.messages import Table, json_array, read_table
 from khop.distributed.remote.server.counters import ServerCounters
+from khop.distributed.remote.statistics import SamplerState, SessionState
 from khop.errors import ProtocolError
 
 
@@ -21,16 +22,15 @@ def sent(value):
 
 def statistics(rank, uptime, batches, requests=0, pid=7):
     """Statistics of a server: two loaders of one client, the first with two samplers."""
-    samplers = [{"pid": 8, "outstanding": 3, "made": 9, "bytes": 10}] * 2
+    numbers = (2, 3_000_000, 4, 10_000_000, 0)
+    samplers = [SamplerState(8, 3, 9, 10)] * 2
     sessions = [
-        {"session": f"{name}/0", "loader": name, "client": "cli\x1bent", "samplers": samplers,
-         "restarts": 2, "direct": False, "buffered_bytes": 3_000_000, "unsent_chunks": 4,
-         "ring_bytes": 10_000_000, "cache_bytes": 0}
+        SessionState(f"{name}/0", name, "cli\x1bent", False, samplers, *numbers)
         for name in ("aaaaaaaaaaaaaaaaaaaa", "bb")
-    ]  # fmt: skip
+    ]
     counted = ServerCounters(rank, [rank], "a", lambda: sessions)
     for session in sessions:
-        counted.session_opened(session["session"])
+        counted.session_opened(session.session)
     for _ in range(batches):
         counted.batch("bb/0", 2_000_000, 0.5)
     for number in range(requests):

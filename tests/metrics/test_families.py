@@ -7,6 +7,7 @@ import pytest
 
 from khop import metrics
 from khop.distributed.remote.server.counters import ServerCounters
+from khop.distributed.remote.statistics import JobStoreState, SamplerState, SessionState
 from khop.loader import NeighborLoader
 from khop.metrics.loader_stats import StatsAccumulator
 from khop.stats import LoaderStats
@@ -91,25 +92,14 @@ def test_reading_while_a_loader_counts():
 
 
 def session(name, client):
-    sampler = {"pid": 7, "outstanding": 2, "made": 30, "bytes": 400}
-    return {
-        "session": name,
-        "loader": "ab",
-        "client": client,
-        "samplers": [sampler, sampler],
-        "restarts": 2,
-        "direct": False,
-        "buffered_bytes": 5000,
-        "unsent_chunks": 6,
-        "ring_bytes": 70000,
-        "cache_bytes": 300,
-    }
+    samplers = [SamplerState(7, 2, 30, 400)] * 2
+    return SessionState(name, "ab", client, False, samplers, 2, 5000, 6, 70000, 300)
 
 
 def test_servers():
     """A graph server's page."""
     state = [session("ab/0", "c"), session("ab/1", "d")]
-    stores = [{"bytes": 400}, {"bytes": 500}]
+    stores = [JobStoreState("job", [], 1, nbytes, 0) for nbytes in (400, 500)]
     counters = ServerCounters(1, [0, 2], "tcp://h:1", lambda: state, lambda: stores)
     counters.session_opened("ab/0")
     counters.session_opened("ab/1")

@@ -6,79 +6,78 @@ import argparse
 import errno
 import json
 import os
+import re
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any, Protocol
 
 PICTURES = (".png", ".svg", ".pdf")
 """Suffixes of pictures that commands write."""
 
+_HEAD = re.compile(r"(\S+)(?: (\S.*?)(?: ([!*?]))?)?(?: {2,}(.*))?")
 
-class Arguments:
-    """Declaration of a command's arguments, over `argparse`. `text` is the help of an argument.
+
+class Summary(Protocol):
+    """Description of the work of a command, as text and as a dictionary for JSON."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the content."""
+
+
+def declare(parser: argparse._ActionsContainer, table: str, **defaults: object) -> None:
+    """Declare a command's arguments by a table in the form of its help.
+
+    A line has a name, the placeholder of its value, two spaces and the help, which goes on in
+    indented lines. An option without a placeholder is a flag. Placeholders say the type of a value:
+    `(in|out)` is one of these words, `N` an integer (see `_READERS`), any other is text. A mark can
+    follow: `!` if the option is required, `*` if it can be repeated (its value is a list), `?` if a
+    positional argument is optional. A line with a colon at its end is the title of a group.
 
     Args:
         parser: the parser, or a group of mutually exclusive options.
-        title: title of a group in the command's help. If None, the arguments have no group.
+        table: the arguments.
+        defaults: {name: value without the option}. Other options are None without it.
     """
+    container = parser
+    for entry in re.split(r"\n(?! )", table.strip("\n")):
+        head, *further = entry.split("\n")
+        if head.endswith(":") and "  " not in head:
+            container = parser.add_argument_group(head[:-1])
+            continue
+        match = _HEAD.fullmatch(head)
+        assert match is not None, head
+        name, placeholder, mark, text = match.groups()
+        options: dict[str, Any] = {"help": " ".join([text or "", *map(str.strip, further)]).strip()}
+        default = defaults.pop(name.lstrip("-").replace("-", "_"), None)
+        if placeholder is None:
+            options["action"] = "store_true"
+        elif placeholder.startswith("("):
+            options |= {"choices": placeholder.strip("()").split("|"), "default": default}
+        else:
+            read = _READERS.get(placeholder, str)
+            options |= {"metavar": placeholder, "type": read, "default": default}
+        if mark == "!":
+            options["required"] = True
+        elif mark == "*":
+            options |= {"action": "append", "default": []}
+        elif mark == "?":
+            options["nargs"] = "?"
+        container.add_argument(name, **options)
+    assert not defaults, defaults
 
-    def __init__(self, parser: argparse._ActionsContainer, title: str | None = None) -> None:
-        self._container = parser if title is None else parser.add_argument_group(title)
 
-    def word(self, name: str, metavar: str, text: str, optional: bool = False) -> None:
-        """Declare a positional argument, `optional` or not. The help shows `metavar` and `text`."""
-        nargs = "?" if optional else None
-        self._container.add_argument(name, metavar=metavar, nargs=nargs, help=text)
+def chosen(arguments: argparse.Namespace, *names: str) -> dict[str, Any]:
+    """Return parsed arguments by name, as keyword arguments of a function."""
+    return {name: getattr(arguments, name) for name in names}
 
-    def flag(self, name: str, text: str) -> None:
-        """Declare an option without a value, False by default. `text` is its help."""
-        self._container.add_argument(name, action="store_true", help=text)
 
-    def value(
-        self,
-        name: str,
-        metavar: str | None,
-        text: str | None,
-        read: Callable[[str], object] = str,
-        default: object = None,
-        choices: Sequence[str] | None = None,
-        required: bool = False,
-    ) -> None:
-        """Declare an option with a value.
-
-        Args:
-            name: the option, '--jobs'.
-            metavar: placeholder of the value in the help. If None, the choices or the name.
-            text: the help.
-            read: function that converts the text to the value.
-            default: value without the option.
-            choices: values that are accepted. If None, all.
-            required: True if the command needs the option.
-        """
-        self._container.add_argument(
-            name,
-            metavar=metavar,
-            help=text,
-            type=read,
-            default=default,
-            choices=choices,
-            required=required,
-        )
-
-    def values(
-        self, name: str, metavar: str, text: str, read: Callable[[str], object] = str
-    ) -> None:
-        """Declare an option that can be repeated. Its value is a list.
-
-        Args:
-            name: the option, '--label' for example.
-            metavar: placeholder of a value in the help.
-            text: the help.
-            read: function that converts the text of a value.
-        """
-        self._container.add_argument(
-            name, metavar=metavar, help=text, type=read, default=[], action="append"
-        )
+def print_summary(arguments: argparse.Namespace, summary: Summary) -> None:
+    """Print what a command has done: as JSON with `--json`, nothing with `--quiet`, else text."""
+    if arguments.json:
+        print(json.dumps(summary.to_dict()))
+    elif not arguments.quiet:
+        print(summary)
 
 
 def name_list(text: str) -> list[str]:
@@ -182,3 +181,32 @@ def fanouts(text: str) -> list[int]:
             f"must be integers of -1 or more with commas between, such as 15,10,5 (got '{text}')"
         )
     return counts
+
+
+def feature_dtype(text: str) -> tuple[str, str]:
+    """Parse NAME=DTYPE or TYPE.NAME=DTYPE."""
+    name, _, dtype = text.rpartition("=")
+    if not name or not dtype:
+        raise argparse.ArgumentTypeError(f"must be NAME=DTYPE (got '{text}')")
+    return name, dtype
+
+
+def interval(text: str) -> float:
+    """Parse the seconds between two polls."""
+    seconds = real_number(text)
+    if not 0.1 <= seconds <= 3600:
+        raise argparse.ArgumentTypeError(f"0.1 to 3600 seconds (got {text})")
+    return seconds
+
+
+_READERS: dict[str, Callable[[str], object]] = {
+    **dict.fromkeys(("J", "K", "M", "N", "P", "S", "PORT", "RANK"), whole_number),
+    **dict.fromkeys(("R", "SECONDS", "SHARE"), real_number),
+    **dict.fromkeys(("METHOD,...", "NAME,..."), name_list),
+    "INTERVAL": interval,
+    "K,K,...": fanouts,
+    "NAME=DTYPE": feature_dtype,
+    "NAME=VALUE": named_value,
+    "SIZE": byte_size,
+}
+"""{placeholder of a value: function that reads it}."""

@@ -9,13 +9,85 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from khop.cli.arguments import Arguments, fanouts, name_list, named_value
+from khop.cli.arguments import chosen, declare, print_summary
 from khop.log import printable
 from khop.partition.out_of_core.engines import ENGINES, check_engine
 from khop.storage.folder import ORDERS
 
 if TYPE_CHECKING:
     from khop.partition import PartitionerBase
+
+_DEFAULTS = {"method": "random", "edge_dir": "in", "seed": "0", "order": "original"}
+FEATURE_OPTIONS = """\
+--feature-dtype NAME=DTYPE *
+                        store an attribute of floating-point numbers in fewer bits: bfloat16,
+                        float16, float8 or int8 (256 steps between a column's least and largest
+                        value), or as float32; of one type TYPE.NAME=DTYPE; once for each
+--deliver (float32|stored)
+                        batches have these attributes as float32, or as stored, bfloat16 or float16
+                        (default: float32)"""
+"""Options that decide how a folder stores features."""
+_TABLE = """\
+the cut:
+--num-parts P !         number of parts
+--method METHOD         random; by how likely each part's batches touch a node (frequency); or so
+                        that few edges are cut: nodes one after the other (stream), METIS (metis,
+                        needs pymetis), METIS of clusters, for large graphs (cluster-metis); or your
+                        own, package:Class (default: {method})
+--option NAME=VALUE *   an option of your own method, as JSON or text; once for each
+--assignment DIR        take the part of each node from DIR/TYPE.npy or DIR/TYPE.txt (of a
+                        homogeneous graph node.npy), in place of --method
+--edge-dir (in|out)     neighbours are drawn against the edges (in, as PyG does) or along (default:
+                        {edge_dir})
+--seed S                of random choices (default: {seed})
+what the folder holds:
+--time-attr NAME        node or edge attribute that holds times, for temporal sampling
+--weight-attr NAME      edge attribute that holds weights, for weighted sampling
+--neighbor-ids          also write original ids of neighbours (4 or 8 bytes per edge), which LABOR
+                        needs
+--no-edge-ids           write no original ids of edges (4 or 8 bytes per edge): batches number edges
+                        as the folder does
+{features}
+--order ({orders})      order of rows within a part: by original ids, by how likely batches touch
+                        them (hotness), clusters together, or by degree; batches do not depend on it
+                        (default: {order})
+--cluster-ids           keep a cluster of each node as attribute 'cluster', for training by
+                        clusters: those of cluster-metis, or about as many as --clusters says
+with --method frequency:
+--fanout K,K,...        neighbours drawn in each hop of training, -1 for all (default: 15,10,5)
+--base METHOD           place nodes by this method, stream, metis, cluster-metis or your own, and
+                        copies by how likely batches touch them
+--batch-size N          seeds in a batch of training (default: 1024)
+--cache-ratio R         share of all nodes whose rows a part keeps copies of, hottest first
+                        (default: 0)
+--cache-budget BYTES    bound of these copies, such as 512MB (per part)
+--seed-type TYPE        node type that is trained on (default: the one that has a train_mask)
+with --method stream, metis or cluster-metis:
+--balance NAME,...      what parts get even shares of: nodes (of each type), edges, train (nodes of
+                        train_mask), bytes, or node attributes (default: nodes)
+--slack SHARE           how much more than the mean of each a part may hold (default: 0.03)
+--passes N              of stream: passes over the nodes (default: 10)
+--clusters N            about how many clusters METIS gets of cluster-metis (default: 1000000; with
+                        --cluster-ids at most one for 64 nodes), or --cluster-ids keeps with any
+                        other method
+for graphs that are larger than memory:
+--memory BYTES          use no more, such as 8GB: edges go through files, and a run that was ended
+                        goes on if it is started again (default: edges are kept in memory)
+--tmp DIR               folder of these files (default: that of OUTPUT)
+--jobs J                threads (default: one for each core, at most 8)
+--clean                 first remove what ended runs for OUTPUT left
+--on ({engines})        cut and write on the machines of a cluster: --memory is what a task takes
+                        (default: 1GB), --jobs how many run at a time; SOURCE and OUTPUT lie on
+                        storage that all share (default: this machine alone)
+--ray ADDRESS           address of the Ray cluster, HOST:6379 as `ray start --head` prints it
+                        (default: RAY_ADDRESS)
+what is done and printed:
+--plan                  print what would be read and written, memory and time; cut nothing, write
+                        nothing
+--overwrite             replace a partition folder at OUTPUT
+--quiet                 no progress bar, no summary
+--json                  print the summary as JSON
+"""
 
 # Options, and the methods that have them.
 _OPTIONS_OF = {
@@ -33,173 +105,11 @@ def add_cut_arguments(parser: argparse.ArgumentParser, of_folder: bool = False) 
         parser: parser that gets the options.
         of_folder: True for `khop repartition`: the options of its folder are the defaults.
     """
-
-    def default(value: str) -> str:
-        return f"(default: {'as in FOLDER' if of_folder else value})"
-
-    cut = Arguments(parser, "the cut")
-    cut.value("--num-parts", "P", "number of parts", int, required=True)
-    cut.value(
-        "--method",
-        "METHOD",
-        "random; by how likely each part's batches touch a node (frequency); or so that few "
-        "edges are cut: nodes one after the other (stream), METIS (metis, needs pymetis), METIS of "
-        f"clusters, for large graphs (cluster-metis); or your own, package:Class "
-        f"{default('random')}",
+    defaults = dict.fromkeys(_DEFAULTS, "as in FOLDER") if of_folder else _DEFAULTS
+    engines, orders = "|".join(ENGINES), "|".join(ORDERS)
+    declare(
+        parser, _TABLE.format(features=FEATURE_OPTIONS, engines=engines, orders=orders, **defaults)
     )
-    cut.values(
-        "--option",
-        "NAME=VALUE",
-        "an option of your own method, as JSON or text; once for each",
-        named_value,
-    )
-    cut.value(
-        "--assignment",
-        "DIR",
-        "take the part of each node from DIR/TYPE.npy or DIR/TYPE.txt (of a homogeneous graph "
-        "node.npy), in place of --method",
-    )
-    cut.value(
-        "--edge-dir",
-        None,
-        f"neighbours are drawn against the edges (in, as PyG does) or along {default('in')}",
-        choices=["in", "out"],
-    )
-    cut.value("--seed", "S", f"of random choices {default('0')}", int)
-    held = Arguments(parser, "what the folder holds")
-    held.value(
-        "--time-attr", "NAME", "node or edge attribute that holds times, for temporal sampling"
-    )
-    held.value("--weight-attr", "NAME", "edge attribute that holds weights, for weighted sampling")
-    held.flag(
-        "--neighbor-ids",
-        "also write original ids of neighbours (4 or 8 bytes per edge), which LABOR needs",
-    )
-    held.flag(
-        "--no-edge-ids",
-        "write no original ids of edges (4 or 8 bytes per edge): batches number edges as the "
-        "folder does",
-    )
-    add_feature_arguments(held)
-    held.value(
-        "--order",
-        None,
-        "order of rows within a part: by original ids, by how likely batches touch them (hotness), "
-        f"clusters together, or by degree; batches do not depend on it {default('original')}",
-        choices=ORDERS,
-    )
-    held.flag(
-        "--cluster-ids",
-        "keep a cluster of each node as attribute 'cluster', for training by clusters: those of "
-        "cluster-metis, or about as many as --clusters says",
-    )
-    hot = Arguments(parser, "with --method frequency")
-    hot.value(
-        "--fanout",
-        "K,K,...",
-        "neighbours drawn in each hop of training, -1 for all (default: 15,10,5)",
-        fanouts,
-    )
-    hot.value(
-        "--base",
-        "METHOD",
-        "place nodes by this method, stream, metis, cluster-metis or your own, and copies by how "
-        "likely batches touch them",
-    )
-    hot.value("--batch-size", "N", "seeds in a batch of training (default: 1024)", int)
-    hot.value(
-        "--cache-ratio",
-        "R",
-        "share of all nodes whose rows a part keeps copies of, hottest first (default: 0)",
-        float,
-    )
-    hot.value("--cache-budget", "BYTES", "bound of these copies, such as 512MB (per part)")
-    hot.value(
-        "--seed-type",
-        "TYPE",
-        "node type that is trained on (default: the one that has a train_mask)",
-    )
-    few = Arguments(parser, "with --method stream, metis or cluster-metis")
-    few.value(
-        "--balance",
-        "NAME,...",
-        "what parts get even shares of: nodes (of each type), edges, train (nodes of train_mask), "
-        "bytes, or node attributes (default: nodes)",
-        name_list,
-    )
-    few.value(
-        "--slack",
-        "SHARE",
-        "how much more than the mean of each a part may hold (default: 0.03)",
-        float,
-    )
-    few.value("--passes", "N", "of stream: passes over the nodes (default: 10)", int)
-    few.value(
-        "--clusters",
-        "N",
-        "about how many clusters METIS gets of cluster-metis (default: 1000000; with --cluster-ids "
-        "at most one for 64 nodes), or --cluster-ids keeps with any other method",
-        int,
-    )
-    large = Arguments(parser, "for graphs that are larger than memory")
-    large.value(
-        "--memory",
-        "BYTES",
-        "use no more, such as 8GB: edges go through files, and a run that was ended goes on if it "
-        "is started again (default: edges are kept in memory)",
-    )
-    large.value("--tmp", "DIR", "folder of these files (default: that of OUTPUT)")
-    large.value("--jobs", "J", "threads (default: one for each core, at most 8)", int)
-    large.flag("--clean", "first remove what ended runs for OUTPUT left")
-    large.value(
-        "--on",
-        None,
-        "cut and write on the machines of a cluster: --memory is what a task takes (default: 1GB), "
-        "--jobs how many run at a time; SOURCE and OUTPUT lie on storage that all share (default: "
-        "this machine alone)",
-        choices=ENGINES,
-    )
-    large.value(
-        "--ray",
-        "ADDRESS",
-        "address of the Ray cluster, HOST:6379 as `ray start --head` prints it (default: "
-        "RAY_ADDRESS)",
-    )
-    done = Arguments(parser, "what is done and printed")
-    done.flag(
-        "--plan",
-        "print what would be read and written, memory and time; cut nothing, write nothing",
-    )
-    done.flag("--overwrite", "replace a partition folder at OUTPUT")
-    done.flag("--quiet", "no progress bar, no summary")
-    done.flag("--json", "print the summary as JSON")
-
-
-def add_feature_arguments(held: Arguments) -> None:
-    """Add the options that decide how a folder stores features."""
-    held.values(
-        "--feature-dtype",
-        "NAME=DTYPE",
-        "store an attribute of floating-point numbers in fewer bits: bfloat16, float16, float8 or "
-        "int8 (256 steps between a column's least and largest value), or as float32; of one type "
-        "TYPE.NAME=DTYPE; once for each",
-        feature_dtype,
-    )
-    held.value(
-        "--deliver",
-        None,
-        "batches have these attributes as float32, or as stored, bfloat16 or float16 (default: "
-        "float32)",
-        choices=["float32", "stored"],
-    )
-
-
-def feature_dtype(text: str) -> tuple[str, str]:
-    """Parse NAME=DTYPE or TYPE.NAME=DTYPE."""
-    name, _, dtype = text.rpartition("=")
-    if not name or not dtype:
-        raise argparse.ArgumentTypeError(f"must be NAME=DTYPE (got '{text}')")
-    return name, dtype
 
 
 def cut_options(
@@ -216,7 +126,7 @@ def cut_options(
         *("batch_size", "cache_ratio", "base", "balance", "slack", "passes"),
         *("memory", "tmp", "jobs", "deliver"),
     )
-    options = {name: getattr(arguments, name) for name in names}
+    options = chosen(arguments, *names)
     options |= {
         "neighbor_ids": arguments.neighbor_ids or None,
         "edge_ids": False if arguments.no_edge_ids else None,
@@ -315,23 +225,23 @@ def print_outcome(arguments: argparse.Namespace, partitioner: PartitionerBase) -
         plan.check_memory()
         plan.check_disk()
         return
-    summary = FolderSummary.of(PartitionFolder(arguments.output))
-    if arguments.json:
-        print(json.dumps(summary.to_dict()))
-    elif not arguments.quiet:
-        print(summary)
+    print_summary(arguments, FolderSummary.of(PartitionFolder(arguments.output)))
 
 
-def left_overs_of(arguments: argparse.Namespace) -> list[Path]:
-    """Return the temporary files and folders that interrupted runs with this OUTPUT left."""
+def left_overs_of(output: str, tmp: str | None) -> list[Path]:
+    """Return the temporary files and folders that interrupted runs for `output` left."""
     from khop.partition.out_of_core.effort import left_overs
 
-    tmp = None if arguments.tmp is None else Path(arguments.tmp)
-    return left_overs(Path(arguments.output), tmp)
+    return left_overs(Path(output), None if tmp is None else Path(tmp))
+
+
+def advice_about(left: list[Path]) -> str:
+    """Return advice about how an interrupted run that left these files can be resumed."""
+    if not left:
+        return "nothing is left of it"
+    return "the same command goes on where this one was; with --clean it removes that, and begins"
 
 
 def advice_when_ended(arguments: argparse.Namespace) -> str:
     """Return advice about how an interrupted run can be resumed."""
-    if not left_overs_of(arguments):
-        return "nothing is left of it"
-    return "the same command goes on where this one was; with --clean it removes that, and begins"
+    return advice_about(left_overs_of(arguments.output, arguments.tmp))

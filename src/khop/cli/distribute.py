@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from khop.cli.arguments import Arguments
+from khop.cli.arguments import declare
 from khop.cli.progress import progress_bar
 from khop.cli.termination import unwound_when_terminated
 from khop.log import printable
@@ -19,24 +19,28 @@ if TYPE_CHECKING:
     from khop.launcher.distribute import Share
 
 _MAX_JOBS = 64
+_HOSTS = """\
+--hosts LIST            hosts by ssh, as for khop run: a,user@b,n[01-03]
+--hostfile FILE         a file with such a host in each line, or HOST slots=N
+"""
+_TABLE = """\
+folder FOLDER           a partition folder, with all its parts
+--to PATH               path of the folder on the hosts (default: that of FOLDER)
+--copies N              hosts that have each part (default 1)
+--jobs N                hosts that are sent to at a time (default 4)
+--python WORDS          what starts Python on each host (default: this Python)
+--rsh WORDS             what reaches a host, as for khop run
+--lease SECONDS         silence after which a host counts as lost (default 30)
+--dry-run               print the parts of each host, and connect to none
+--json                  print JSON
+--quiet                 show no progress
+"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `khop distribute` to its parser."""
-    own = Arguments(parser)
-    own.word("folder", "FOLDER", "a partition folder, with all its parts")
-    where = Arguments(parser.add_mutually_exclusive_group(required=True))
-    where.value("--hosts", "LIST", "hosts by ssh, as for khop run: a,user@b,n[01-03]")
-    where.value("--hostfile", "FILE", "a file with such a host in each line, or HOST slots=N")
-    own.value("--to", "PATH", "path of the folder on the hosts (default: that of FOLDER)")
-    own.value("--copies", "N", "hosts that have each part (default 1)", int, default=1)
-    own.value("--jobs", "N", "hosts that are sent to at a time (default 4)", int, default=4)
-    own.value("--python", "WORDS", "what starts Python on each host (default: this Python)")
-    own.value("--rsh", "WORDS", "what reaches a host, as for khop run", default="ssh")
-    own.value("--lease", "SECONDS", "silence after which a host counts as lost (default 30)", float)
-    own.flag("--dry-run", "print the parts of each host, and connect to none")
-    own.flag("--json", "print JSON")
-    own.flag("--quiet", "show no progress")
+    declare(parser.add_mutually_exclusive_group(required=True), _HOSTS)
+    declare(parser, _TABLE, copies=1, jobs=4, rsh="ssh")
 
 
 def advice_when_ended(arguments: argparse.Namespace) -> str:

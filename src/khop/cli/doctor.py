@@ -22,7 +22,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from khop.cli.arguments import Arguments
+from khop.cli.arguments import declare
 from khop.cores import affinity, available_cores, available_memory, cpu_quota
 from khop.numa import format_cpus, topology
 from khop.placement import VARIABLE, Placement, describe, refusals
@@ -49,13 +49,15 @@ _FEW_HUGE_PAGES = (
     "count=0` for each file drops it, and `cat FILE > /dev/null` reads it"
 )
 _HUGEPAGES = Path("/sys/kernel/mm/transparent_hugepage")
+_TABLE = """\
+folder FOLDER ?         also report the pages of this partition folder
+--json                  print JSON
+"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `khop doctor` to its parser."""
-    own = Arguments(parser)
-    own.word("folder", "FOLDER", "also report the pages of this partition folder", optional=True)
-    own.flag("--json", "print JSON")
+    declare(parser, _TABLE)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -5,42 +5,28 @@ from __future__ import annotations
 import argparse
 import json
 
-from khop.cli.arguments import Arguments, check_picture, fanouts
+from khop.cli.arguments import check_picture, declare
 from khop.cli.progress import progress_bar
+
+_TABLE = """\
+folder FOLDER           a partition folder
+--json                  print JSON
+--report                also count edges and nodes between parts, and draw batches to count the rows
+                        that come from other parts (reads all edges; all parts must be here)
+--plot FILE.png         also draw it (.png, .svg or .pdf)
+batches of --report:
+--fanout K,K,...        neighbours drawn in each hop, -1 for all (default: 15,10,5)
+--batch-size N          seeds per batch (default: 1024)
+--batches N             batches of each part (default: 8, or 64 with a cache)
+--cache-memory BYTES    predict the hits of a cache of node rows of this size, such as 2GB: of rows
+                        of other parts (cache_memory of a loader), and of rows on disk (disk_memory)
+--seed-type TYPE        node type that is trained on (default: the one that has a train_mask)
+"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `khop inspect` to its parser."""
-    own = Arguments(parser)
-    own.word("folder", "FOLDER", "a partition folder")
-    own.flag("--json", "print JSON")
-    own.flag(
-        "--report",
-        "also count edges and nodes between parts, and draw batches to count the rows that come "
-        "from other parts (reads all edges; all parts must be here)",
-    )
-    own.value("--plot", "FILE.png", "also draw it (.png, .svg or .pdf)")
-    drawn = Arguments(parser, "batches of --report")
-    drawn.value(
-        "--fanout",
-        "K,K,...",
-        "neighbours drawn in each hop, -1 for all (default: 15,10,5)",
-        fanouts,
-        default=[15, 10, 5],
-    )
-    drawn.value("--batch-size", "N", "seeds per batch (default: 1024)", int, default=1024)
-    drawn.value("--batches", "N", "batches of each part (default: 8, or 64 with a cache)", int)
-    drawn.value(
-        "--cache-memory",
-        "BYTES",
-        "predict the hits of a cache of node rows of this size, such as 2GB: of rows of other "
-        "parts (cache_memory of a loader), and of rows on disk (disk_memory)",
-    )
-    drawn.value(
-        "--seed-type",
-        "TYPE",
-        "node type that is trained on (default: the one that has a train_mask)",
-    )
+    declare(parser, _TABLE, fanout=[15, 10, 5], batch_size=1024)
 
 
 def run(arguments: argparse.Namespace) -> int:

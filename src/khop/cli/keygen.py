@@ -7,24 +7,24 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from khop.cli.arguments import Arguments
+from khop.cli.arguments import declare
+
+_TABLE = """\
+folder DIR              where to write server.key and client.key; made if missing
+--json                  print the names of files as JSON
+"""
+_CLIENTS = """\
+--clients N             a key of its own for each of N clients, client-0.key and so on: they get
+                        turns of their own, and one can be shut out
+--add NAME              let one more client in: writes NAME.key
+--revoke NAME           shut a client out: takes its key from server.key
+"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `khop keygen` to its parser."""
-    own = Arguments(parser)
-    own.word("folder", "DIR", "where to write server.key and client.key; made if missing")
-    own.flag("--json", "print the names of files as JSON")
-    client = Arguments(parser.add_mutually_exclusive_group())
-    client.value(
-        "--clients",
-        "N",
-        "a key of its own for each of N clients, client-0.key and so on: they get turns of their "
-        "own, and one can be shut out",
-        int,
-    )
-    client.value("--add", "NAME", "let one more client in: writes NAME.key")
-    client.value("--revoke", "NAME", "shut a client out: takes its key from server.key")
+    declare(parser, _TABLE)
+    declare(parser.add_mutually_exclusive_group(), _CLIENTS)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -17,7 +17,6 @@ from types import ModuleType
 from typing import Any, NoReturn
 
 from khop._version import __version__
-from khop.cli.arguments import real_number, whole_number
 from khop.cli.termination import Terminated
 from khop.errors import KhopError
 from khop.log import printable
@@ -105,11 +104,6 @@ def _ended(command: ModuleType, arguments: argparse.Namespace, how: str, code: i
 
 class _Parser(argparse.ArgumentParser):
     """Argument parser whose errors have one line, without control characters."""
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
-        self.register("type", int, whole_number)
-        self.register("type", float, real_number)
 
     def error(self, message: str) -> NoReturn:
         text = printable(message).removeprefix("argument ")

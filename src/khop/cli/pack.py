@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import json
 from typing import Any
 
-from khop.cli.arguments import Arguments, fanouts, name_list
+from khop.cli.arguments import chosen, declare, print_summary
 from khop.cli.progress import progress_bar
 from khop.cli.termination import unwound_when_terminated
 
@@ -19,6 +18,32 @@ The options are arguments of the loader: DistNeighborLoader(dataset, [15, 10, 5]
 batch_size=1024, shuffle=True, seed=1, packed="packs/a") reads this pack. For other loaders, and for
 jobs with several trainers, call khop.distributed.pack_epochs in the job.
 """
+_TABLE = """\
+folder FOLDER           a partition folder, with all its parts
+output PACK             folder to write
+--epochs N              number of epochs (default: 1)
+the loader:
+--seed S !              seed of the loader
+--fanout K,K,...        neighbours drawn in each hop, -1 for all (default: 15,10,5)
+--batch-size N          seeds per batch (default: 1024)
+--split NAME            boolean attribute of the seeds (default: train_mask)
+--seed-type TYPE        node type of the seeds, if there are several
+--in-order              the loader has shuffle=False (default: True)
+--drop-last             the loader has drop_last=True
+--replace               the loader has replace=True
+--no-edges              the loader has with_edge=False
+rows:
+--attr NAME,...         attributes (default: all with rows of 64 bytes or more)
+--hot-memory BYTES      bytes of rows that stay in memory, as they are read often (default: 256MB)
+--max-bytes BYTES       most bytes of the pack, such as 100GB
+--memory BYTES          rows collected per sweep of FOLDER (default: 1GB)
+--overwrite             replace a pack at PACK
+what is printed:
+--plan                  draw the batches and print the size, and write nothing
+--quiet                 no progress bar, no summary
+--json                  print the summary as JSON
+"""
+_OF_PACK = ("epochs", "hot_memory", "memory", "max_bytes", "overwrite", "plan")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -26,48 +51,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.usage = "khop pack FOLDER PACK --seed S [option ...]"
     parser.epilog = _EPILOG
-    own = Arguments(parser)
-    own.word("folder", "FOLDER", "a partition folder, with all its parts")
-    own.word("output", "PACK", "folder to write")
-    own.value("--epochs", "N", "number of epochs (default: 1)", int, default=1)
-    loader = Arguments(parser, "the loader")
-    loader.value("--seed", "S", "seed of the loader", int, required=True)
-    loader.value(
-        "--fanout",
-        "K,K,...",
-        "neighbours drawn in each hop, -1 for all (default: 15,10,5)",
-        fanouts,
-        default=[15, 10, 5],
-    )
-    loader.value("--batch-size", "N", "seeds per batch (default: 1024)", int, default=1024)
-    loader.value(
-        "--split",
-        "NAME",
-        "boolean attribute of the seeds (default: train_mask)",
-        default="train_mask",
-    )
-    loader.value("--seed-type", "TYPE", "node type of the seeds, if there are several")
-    loader.flag("--in-order", "the loader has shuffle=False (default: True)")
-    loader.flag("--drop-last", "the loader has drop_last=True")
-    loader.flag("--replace", "the loader has replace=True")
-    loader.flag("--no-edges", "the loader has with_edge=False")
-    rows = Arguments(parser, "rows")
-    rows.value(
-        "--attr", "NAME,...", "attributes (default: all with rows of 64 bytes or more)", name_list
-    )
-    rows.value(
-        "--hot-memory",
-        "BYTES",
-        "bytes of rows that stay in memory, as they are read often (default: 256MB)",
-        default="256MB",
-    )
-    rows.value("--max-bytes", "BYTES", "most bytes of the pack, such as 100GB")
-    rows.value("--memory", "BYTES", "rows collected per sweep of FOLDER (default: 1GB)", str, "1GB")
-    rows.flag("--overwrite", "replace a pack at PACK")
-    done = Arguments(parser, "what is printed")
-    done.flag("--plan", "draw the batches and print the size, and write nothing")
-    done.flag("--quiet", "no progress bar, no summary")
-    done.flag("--json", "print the summary as JSON")
+    sizes = {"hot_memory": "256MB", "memory": "1GB"}
+    batches = {"epochs": 1, "fanout": [15, 10, 5], "batch_size": 1024, "split": "train_mask"}
+    declare(parser, _TABLE, **batches, **sizes)
 
 
 @unwound_when_terminated()
@@ -95,32 +81,21 @@ def run(arguments: argparse.Namespace) -> int:
             dataset,
             arguments.fanout,
             seeds,
-            batch_size=arguments.batch_size,
             shuffle=not arguments.in_order,
-            drop_last=arguments.drop_last,
-            replace=arguments.replace,
             with_edge=not arguments.no_edges,
-            seed=arguments.seed,
+            **chosen(arguments, "batch_size", "drop_last", "replace", "seed"),
         )
         with progress_bar(arguments.quiet) as progress:
             summary = pack_epochs(
                 loader,
                 arguments.output,
-                arguments.epochs,
                 attributes=arguments.attr,
-                hot_memory=arguments.hot_memory,
-                memory=arguments.memory,
-                max_bytes=arguments.max_bytes,
-                overwrite=arguments.overwrite,
-                plan=arguments.plan,
                 progress=progress,
+                **chosen(arguments, *_OF_PACK),
             )
     finally:
         shutdown_worker_group()
-    if arguments.json:
-        print(json.dumps(summary.to_dict()))
-    elif not arguments.quiet:
-        print(summary)
+    print_summary(arguments, summary)
     return 0
 
 

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from pathlib import Path
 
 from khop.cli.arguments import (
     PICTURES,
-    Arguments,
     check_picture,
     check_writable,
+    declare,
     find_modules_here,
-    name_list,
+    print_summary,
 )
 from khop.cli.cut import (
     add_cut_arguments,
@@ -49,6 +48,23 @@ _NOT_COMPARED = (
     *("no_edge_ids", "cluster_ids", "overwrite", "memory", "tmp", "jobs", "clean", "plan"),
     *("on", "ray", "feature_dtype", "deliver"),
 )
+_OWN = """\
+source SOURCE           the graph; see below
+output OUTPUT           the partition folder to write; a picture of --compare
+reading SOURCE:
+--layout LAYOUT         layout of SOURCE: that of an installed package, by name, or package:Class
+                        (default: the first below that matches)
+--undirected            add the reverse of every edge
+--root ROOT             folder of data sets of OGB and IGB (default: dataset)
+"""
+_COMPARISON = """\
+comparison of methods:
+--compare METHOD,...    cut by each of these methods, write no folder, and print a table: cut,
+                        balance, rows of batches from other parts, seconds; frequency+metis is
+                        frequency with that base. OUTPUT is a picture (.png, .svg or .pdf), or - for
+                        none
+--sample N              compare on about N nodes (default: all)
+"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -63,31 +79,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         methods=", ".join(PARTITIONERS.installed()) or "none",
         readers=", ".join(LAYOUTS.installed()) or "none",
     )
-    own = Arguments(parser)
-    own.word("source", "SOURCE", "the graph; see below")
-    own.word("output", "OUTPUT", "the partition folder to write; a picture of --compare")
-    read = Arguments(parser, "reading SOURCE")
-    read.value(
-        "--layout",
-        "LAYOUT",
-        "layout of SOURCE: that of an installed package, by name, or package:Class (default: the "
-        "first below that matches)",
-    )
-    read.flag("--undirected", "add the reverse of every edge")
-    read.value(
-        "--root", None, "folder of data sets of OGB and IGB (default: dataset)", default="dataset"
-    )
+    declare(parser, _OWN, root="dataset")
     add_cut_arguments(parser)
-    compared = Arguments(parser, "comparison of methods")
-    compared.value(
-        "--compare",
-        "METHOD,...",
-        "cut by each of these methods, write no folder, and print a table: cut, balance, rows of "
-        "batches from other parts, seconds; frequency+metis is frequency with that base. OUTPUT is "
-        "a picture (.png, .svg or .pdf), or - for none",
-        name_list,
-    )
-    compared.value("--sample", "N", "compare on about N nodes (default: all)", int)
+    declare(parser, _COMPARISON)
 
 
 @unwound_when_terminated()
@@ -103,7 +97,7 @@ def run(arguments: argparse.Namespace) -> int:
     check_output(arguments.output, arguments.overwrite)
     check_writable(arguments.output)
     if not (arguments.clean or arguments.quiet or arguments.plan):
-        for left in left_overs_of(arguments):
+        for left in left_overs_of(arguments.output, arguments.tmp):
             print(
                 f"khop: '{printable(str(left))}' is of a run that was ended: started with the same "
                 "arguments it goes on; --clean removes it",
@@ -191,8 +185,5 @@ def _compare(arguments: argparse.Namespace) -> int:
             from khop.plot import comparison as draw
 
             draw(comparison, arguments.output)
-    if arguments.json:
-        print(json.dumps(comparison.to_dict()))
-    elif not arguments.quiet:
-        print(comparison)
+    print_summary(arguments, comparison)
     return 0

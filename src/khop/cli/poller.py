@@ -10,10 +10,8 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
-from typing import Annotated
 
 from khop import codec
-from khop.codec import AtMost, Between, Id
 from khop.distributed.remote.addresses import Servers
 from khop.distributed.remote.directory_client import DirectoryClient
 from khop.distributed.remote.messages import (
@@ -25,121 +23,14 @@ from khop.distributed.remote.messages import (
     read_table,
 )
 from khop.distributed.remote.server_client import Reply
+from khop.distributed.remote.statistics import Snapshot
 from khop.errors import KhopError, ProtocolError
-from khop.metrics.text import REQUEST_BUCKETS
 
 LOST_AFTER = 3.0
 """Seconds without a reply after which a server counts as lost."""
 
 _REQUEST_SECONDS = 10.0
 _SHORTEST = 1e-3  # least seconds between snapshots: rates over less time are noise
-_Seconds = Annotated[float, Between(0.0, 1e15)]
-
-
-@dataclass(frozen=True)
-class _Batches:
-    count: Id
-    bytes: Id
-    seconds: _Seconds
-
-
-@dataclass(frozen=True)
-class _Sampler:
-    pid: Id
-    outstanding: Id
-    made: Id
-    bytes: Id
-
-
-@dataclass(frozen=True)
-class Session:
-    """State of one loader on a graph server.
-
-    If `direct`, samplers write to the trainer's memory.
-    """
-
-    session: str
-    loader: str
-    client: str
-    direct: bool
-    samplers: list[_Sampler]
-    restarts: Id
-    buffered_bytes: Id
-    unsent_chunks: Id
-    ring_bytes: Id
-    cache_bytes: Id
-    batches: _Batches
-
-
-@dataclass(frozen=True)
-class _Requests:
-    count: Id
-    failed: Id
-    seconds: _Seconds
-    buckets: list[Id]
-
-    def __post_init__(self) -> None:
-        if len(self.buckets) != len(REQUEST_BUCKETS) + 1:
-            raise ValueError(f"counts {len(self.buckets)} classes of times")
-
-
-@dataclass(frozen=True)
-class JobStore:
-    """State of the tensors of a job on a graph server.
-
-    Attributes:
-        clients: ranks of the job's clients.
-        tensors: number of tensors.
-        version: number of completed steps.
-    """
-
-    job: str
-    clients: list[Id]
-    tensors: Id
-    bytes: Id
-    version: Id
-
-
-@dataclass(frozen=True)
-class Snapshot:
-    """Counters of a server at one time, with the fields of `ServerCounters.snapshot`."""
-
-    rank: Id
-    parts: list[Id]
-    address: str
-    pid: Id
-    version: str
-    started: _Seconds
-    uptime: _Seconds
-    clients: list[str]
-    sessions: list[Session]
-    requests: Annotated[dict[str, _Requests], AtMost(1024)]
-    refused: Annotated[dict[str, Id], AtMost(1024)]
-    bytes_in: Id
-    bytes_out: Id
-    batches: _Batches
-    sessions_total: Annotated[dict[str, Id], AtMost(16)]
-    sampler_restarts: Id
-    ring_bytes: Id
-    stores: list[JobStore]
-    rss: Id
-    descriptors: Id
-    cpu_seconds: _Seconds
-
-    @property
-    def failures(self) -> int:
-        """Requests that were refused or answered with an exception."""
-        return sum(r.failed for r in self.requests.values()) + sum(self.refused.values())
-
-    def totals(self) -> dict[str, int]:
-        """Return counters of the server by name, from which rates are computed."""
-        return {
-            "requests": sum(r.count for r in self.requests.values()),
-            "failed": self.failures,
-            "bytes_in": self.bytes_in,
-            "bytes_out": self.bytes_out,
-            "batches": self.batches.count,
-        }
 
 
 def read_snapshot(content: object, sender: str) -> Snapshot:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from khop.cli.arguments import Arguments, check_writable, find_modules_here
+from khop.cli.arguments import check_writable, declare, find_modules_here
 from khop.cli.cut import (
     add_cut_arguments,
     advice_when_ended,
@@ -16,14 +16,16 @@ from khop.cli.progress import progress_bar
 from khop.cli.termination import unwound_when_terminated
 
 __all__ = ["add_arguments", "advice_when_ended", "run"]
+_OWN = """\
+folder FOLDER           a partition folder, with all its parts
+output OUTPUT           the partition folder to write
+"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `khop repartition` to its parser."""
     parser.usage = "khop repartition FOLDER OUTPUT --num-parts P [option ...]"
-    own = Arguments(parser)
-    own.word("folder", "FOLDER", "a partition folder, with all its parts")
-    own.word("output", "OUTPUT", "the partition folder to write")
+    declare(parser, _OWN)
     add_cut_arguments(parser, of_folder=True)
 
 

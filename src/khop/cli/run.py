@@ -13,7 +13,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from khop.cli.arguments import Arguments
+from khop.cli.arguments import declare
 
 if TYPE_CHECKING:
     from khop.launcher.hosts import Host
@@ -22,6 +22,32 @@ if TYPE_CHECKING:
 
 _ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _MAX_GRACE = 3600.0
+_TRAINERS = """\
+--local N               start N trainers on this machine
+--hosts LIST            hosts by ssh, with numbers of trainers: a:4,user@b,n[01-03]:2
+--hostfile FILE         a file with such a host in each line, or HOST slots=N
+--clients LIST          hosts of trainers that are clients of --servers
+--slurm                 the process is a task of srun (found without this option, too)
+"""
+_TABLE = """\
+--servers LIST          hosts of graph servers: khop serve of --parts, one for each
+--trainers-per-host K   for hosts without a number (default 1)
+--parts DIR             the partition folder: must be the same on all hosts
+--python WORDS          what starts Python on each host: a path, 'conda run -n env python' (default:
+                        this Python)
+--workdir DIR           working folder on each host (default: this one)
+--placement WHERE       NUMA node of each trainer and its samplers: auto (default), none, node:K or
+                        cpus:0-15
+--env NAME[=VALUE] *    a variable for all processes, or its value of here
+--rsh WORDS             what reaches a host, in launched of ssh: 'ssh -p 2222'; {host} in it stands
+                        for the host, which else comes after it
+--interface NAME        network interface of each host for the job's traffic
+--master-addr ADDRESS   address of trainer 0's host for the others
+--log-dir DIR           write the output of each process to a file there, too
+--grace SECONDS         from SIGTERM to SIGKILL (default 3)
+--lease SECONDS         silence after which a host counts as lost (default 30)
+--dry-run               print commands and variables, and start nothing
+"""
 
 
 class _Stopped(BaseException):
@@ -31,41 +57,8 @@ class _Stopped(BaseException):
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `khop run` to its parser."""
     parser.usage = "khop run [options] -- COMMAND ..."
-    where = Arguments(parser.add_mutually_exclusive_group())
-    where.value("--local", "N", "start N trainers on this machine", int)
-    where.value("--hosts", "LIST", "hosts by ssh, with numbers of trainers: a:4,user@b,n[01-03]:2")
-    where.value("--hostfile", "FILE", "a file with such a host in each line, or HOST slots=N")
-    where.value("--clients", "LIST", "hosts of trainers that are clients of --servers")
-    where.flag("--slurm", "the process is a task of srun (found without this option, too)")
-    own = Arguments(parser)
-    own.value("--servers", "LIST", "hosts of graph servers: khop serve of --parts, one for each")
-    own.value("--trainers-per-host", "K", "for hosts without a number (default 1)", int, default=1)
-    own.value("--parts", "DIR", "the partition folder: must be the same on all hosts")
-    own.value(
-        "--python",
-        "WORDS",
-        "what starts Python on each host: a path, 'conda run -n env python' (default: this Python)",
-    )
-    own.value("--workdir", "DIR", "working folder on each host (default: this one)")
-    own.value(
-        "--placement",
-        "WHERE",
-        "NUMA node of each trainer and its samplers: auto (default), none, node:K or cpus:0-15",
-    )
-    own.values("--env", "NAME[=VALUE]", "a variable for all processes, or its value of here")
-    own.value(
-        "--rsh",
-        "WORDS",
-        "what reaches a host, in launched of ssh: 'ssh -p 2222'; {host} in it stands for the host, "
-        "which else comes after it",
-        default="ssh",
-    )
-    own.value("--interface", "NAME", "network interface of each host for the job's traffic")
-    own.value("--master-addr", "ADDRESS", "address of trainer 0's host for the others")
-    own.value("--log-dir", "DIR", "write the output of each process to a file there, too")
-    own.value("--grace", "SECONDS", "from SIGTERM to SIGKILL (default 3)", float, default=3.0)
-    own.value("--lease", "SECONDS", "silence after which a host counts as lost (default 30)", float)
-    own.flag("--dry-run", "print commands and variables, and start nothing")
+    declare(parser.add_mutually_exclusive_group(), _TRAINERS)
+    declare(parser, _TABLE, trainers_per_host=1, rsh="ssh", grace=3.0)
     parser.add_argument("words", metavar="COMMAND", nargs=argparse.REMAINDER, help="what to run")
 
 

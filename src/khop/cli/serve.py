@@ -8,87 +8,48 @@ import signal
 from collections.abc import Mapping
 from types import FrameType
 
-from khop.cli.arguments import Arguments, byte_size, find_modules_here
+from khop.cli.arguments import chosen, declare, find_modules_here
 from khop.typing import Array
+
+_TABLE = """\
+folder FOLDER           the partition folder
+--rank RANK             which of the servers (default 0)
+--num-servers N
+--num-clients M         end when so many clients have come and gone (default 0: serve until stopped)
+--master HOST:PORT !    address of server 0, the same for all servers and clients
+--part P *              a partition to serve, once for each (default: every N-th, from the rank on)
+--host HOST             address to listen at (default: that on the way to server 0)
+--port PORT             port to listen at (default: a free one)
+--labels [TYPE=]FILE.npy *
+                        labels by original id that the folder does not hold; batches carry them as y
+--buffer-limit SIZE     memory for batches that clients have not read, all together (default 8GiB)
+--cache-limit SIZE      memory for rows of other partitions that samplers keep, all together
+                        (default 4GiB)
+--tensor-limit SIZE     memory for tensors of clients' GraphStores, all together (default 8GiB)
+--job-tensor-limit SIZE
+                        memory for tensors of one job (default: that for all)
+--lease SECONDS         silence after which a client counts as lost (default: $KHOP_LEASE, or 30)
+--methods MODULE *      a module of sampling methods of your own that clients may use
+                        (my_package.methods), also looked for in the working directory; or the name
+                        of an installed package's; once for each
+--metrics-port PORT     serve counters as Prometheus text there
+"""
+_KEYS = """\
+--key-file FILE         server.key as `khop keygen` wrote it (default: $KHOP_KEY_FILE)
+--insecure              listen beyond loopback without keys: anybody may connect and read
+"""
+# Arguments with the names of fields of `ServerConfig`.
+_AS_THEY_ARE = (
+    *("rank", "num_servers", "num_clients", "master", "host", "port", "insecure", "buffer_limit"),
+    *("cache_limit", "tensor_limit", "job_tensor_limit", "metrics_port", "methods"),
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `khop serve` to its parser."""
-    own = Arguments(parser)
-    own.word("folder", "FOLDER", "the partition folder")
-    own.value("--rank", None, "which of the servers (default 0)", int, default=0)
-    own.value("--num-servers", "N", None, int, default=1)
-    own.value(
-        "--num-clients",
-        "M",
-        "end when so many clients have come and gone (default 0: serve until stopped)",
-        int,
-        default=0,
-    )
-    own.value(
-        "--master",
-        "HOST:PORT",
-        "address of server 0, the same for all servers and clients",
-        required=True,
-    )
-    own.values(
-        "--part",
-        "P",
-        "a partition to serve, once for each (default: every N-th, from the rank on)",
-        int,
-    )
-    own.value("--host", None, "address to listen at (default: that on the way to server 0)")
-    own.value("--port", None, "port to listen at (default: a free one)", int)
-    own.values(
-        "--labels",
-        "[TYPE=]FILE.npy",
-        "labels by original id that the folder does not hold; batches carry them as y",
-    )
-    own.value(
-        "--buffer-limit",
-        "SIZE",
-        "memory for batches that clients have not read, all together (default 8GiB)",
-        byte_size,
-        default=8 << 30,
-    )
-    own.value(
-        "--cache-limit",
-        "SIZE",
-        "memory for rows of other partitions that samplers keep, all together (default 4GiB)",
-        byte_size,
-        default=4 << 30,
-    )
-    own.value(
-        "--tensor-limit",
-        "SIZE",
-        "memory for tensors of clients' GraphStores, all together (default 8GiB)",
-        byte_size,
-        default=8 << 30,
-    )
-    own.value(
-        "--job-tensor-limit",
-        "SIZE",
-        "memory for tensors of one job (default: that for all)",
-        byte_size,
-    )
-    own.value(
-        "--lease",
-        "SECONDS",
-        "silence after which a client counts as lost (default: $KHOP_LEASE, or 30)",
-        float,
-    )
-    own.values(
-        "--methods",
-        "MODULE",
-        "a module of sampling methods of your own that clients may use (my_package.methods), also "
-        "looked for in the working directory; or the name of an installed package's; once for each",
-    )
-    own.value("--metrics-port", "PORT", "serve counters as Prometheus text there", int)
-    keys = Arguments(parser.add_mutually_exclusive_group())
-    keys.value(
-        "--key-file", "FILE", "server.key as `khop keygen` wrote it (default: $KHOP_KEY_FILE)"
-    )
-    keys.flag("--insecure", "listen beyond loopback without keys: anybody may connect and read")
+    limits = {"buffer_limit": 8 << 30, "cache_limit": 4 << 30, "tensor_limit": 8 << 30}
+    declare(parser, _TABLE, rank=0, num_servers=1, num_clients=0, **limits)
+    declare(parser.add_mutually_exclusive_group(), _KEYS)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -119,23 +80,11 @@ def run(arguments: argparse.Namespace) -> int:
         signal.signal(ends, stop)
     config = ServerConfig(
         root=arguments.folder,
-        rank=arguments.rank,
-        num_servers=arguments.num_servers,
-        num_clients=arguments.num_clients,
         parts=arguments.part or None,
-        master=arguments.master,
-        host=arguments.host,
-        port=arguments.port,
         keys=None if keys is None else keys.to_json(),
         key_file=key_file_path(arguments.key_file),
-        insecure=arguments.insecure,
-        buffer_limit=arguments.buffer_limit,
-        cache_limit=arguments.cache_limit,
-        tensor_limit=arguments.tensor_limit,
-        job_tensor_limit=arguments.job_tensor_limit,
         lease=lease_seconds(arguments.lease),
-        metrics_port=arguments.metrics_port,
-        methods=arguments.methods,
+        **chosen(arguments, *_AS_THEY_ARE),
     )
 
     def on_ready(addresses: Mapping[str, str]) -> None:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from khop.cli.arguments import Arguments
+from khop.cli.arguments import declare
 from khop.cli.termination import unwound_when_terminated
 
 if TYPE_CHECKING:
@@ -24,21 +24,23 @@ _ANSWER_SECONDS = 1.0
 _PATIENCE = 0.5
 _ENTER = "\x1b[?1049h\x1b[?25l"  # the alternate screen, without a cursor
 _LEAVE = "\x1b[?25h\x1b[?1049l"
+_TABLE = """\
+master HOST:PORT        address of graph server 0
+--interval INTERVAL     seconds (default: 1)
+--once                  print one screen, after one interval, and end
+--json                  print a line of JSON per interval
+"""
+_KEYS = """\
+--key-file KEY_FILE     client.key of the job (or $KHOP_KEY_FILE)
+--insecure              query servers beyond loopback without keys: others can read or change the
+                        replies
+"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `khop top` to its parser."""
-    own = Arguments(parser)
-    own.word("master", "HOST:PORT", "address of graph server 0")
-    own.value("--interval", None, "seconds (default: 1)", _interval, default=1.0)
-    own.flag("--once", "print one screen, after one interval, and end")
-    own.flag("--json", "print a line of JSON per interval")
-    keys = Arguments(parser.add_mutually_exclusive_group())
-    keys.value("--key-file", None, "client.key of the job (or $KHOP_KEY_FILE)")
-    keys.flag(
-        "--insecure",
-        "query servers beyond loopback without keys: others can read or change the replies",
-    )
+    declare(parser, _TABLE, interval=1.0)
+    declare(parser.add_mutually_exclusive_group(), _KEYS)
 
 
 @unwound_when_terminated()
@@ -51,11 +53,7 @@ def run(arguments: argparse.Namespace) -> int:
     master = _address(arguments.master)
     keys = None if arguments.insecure else _keys(arguments.key_file)
     check_secured(master.rpartition(":")[0], keys, arguments.insecure, "graph server 0")
-    servers = Servers(
-        master,
-        None if keys is None else keys.server_key,
-        None if keys is None else keys.credentials(),
-    )
+    servers = Servers.with_keys(master, keys)
     is_live = not (arguments.json or arguments.once) and sys.stdout.isatty()
     with Poller(servers, _CONNECT_SECONDS) as poller, contextlib.suppress(KeyboardInterrupt):
         if is_live:
@@ -64,13 +62,6 @@ def run(arguments: argparse.Namespace) -> int:
             once = arguments.once or not arguments.json
             _print(poller, arguments.interval, once, arguments.json)
     return 0
-
-
-def _interval(text: str) -> float:
-    seconds = float(text)
-    if not 0.1 <= seconds <= 3600:
-        raise argparse.ArgumentTypeError(f"0.1 to 3600 seconds (got {text})")
-    return seconds
 
 
 def _address(text: str) -> str:

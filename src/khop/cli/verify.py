@@ -5,22 +5,22 @@ from __future__ import annotations
 import argparse
 import json
 
-from khop.cli.arguments import Arguments
+from khop.cli.arguments import declare
 from khop.cli.progress import progress_bar
 from khop.log import printable
+
+_TABLE = """\
+folder FOLDER           a partition folder, or a pack of `khop pack`
+--jobs N                threads (default: one for each core, at most 8)
+--tmp DIR               keep progress in this folder: a check that was ended goes on with the same
+                        --tmp
+--json                  print JSON: files and problems
+"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `khop verify` to its parser."""
-    own = Arguments(parser)
-    own.word("folder", "FOLDER", "a partition folder, or a pack of `khop pack`")
-    own.value("--jobs", "N", "threads (default: one for each core, at most 8)", int)
-    own.value(
-        "--tmp",
-        "DIR",
-        "keep progress in this folder: a check that was ended goes on with the same --tmp",
-    )
-    own.flag("--json", "print JSON: files and problems")
+    declare(parser, _TABLE)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -13,10 +12,9 @@ import torch
 from torch import Tensor
 
 from khop.data import RowStore
-from khop.data.files import load_npy, load_torch
 from khop.data.steps import run
 from khop.data.tickets import Ticket
-from khop.distributed.graph import PartitionedGraph
+from khop.distributed.graph import PartitionedGraph, described_types
 from khop.distributed.job.context import WorkerContext
 from khop.distributed.job.worker_group import require_context
 from khop.distributed.partitions.reader import PartitionReader
@@ -24,11 +22,11 @@ from khop.distributed.partitions.service import PartitionService
 from khop.distributed.partitions.shared_client import SharedClient
 from khop.distributed.processes.hosts import maps_same_host
 from khop.distributed.stores.dataset_stores import PartitionStores
+from khop.distributed.user_data import open_stores, read_labels
 from khop.sampler.drawing.graph_rows import GraphRows
 from khop.sampler.drawing.view import GraphView
 from khop.storage.disk_choice import choose_disk
 from khop.storage.folder import FolderMeta, PartitionFolder
-from khop.storage.named_stores import NamedStore, StoreKey
 from khop.storage.part import Part
 from khop.tables import html_table
 from khop.typing import EDGE, NODE, EdgeType, Int64Array, IntArray, NodeType
@@ -182,36 +180,11 @@ class DistDataset(PartitionStores, PartitionedGraph):
         )
         parts = [part for part in here if folder.has_part(part)]
         disk = choose_disk(folder, parts, features_on_disk, structure_on_disk, disk_memory)
-        self.folder = folder.attach(self._named_stores(folder.meta, stores or {}), disk)
+        self.folder = folder.attach(open_stores(folder.meta, stores or {}), disk)
         self.close()
-        files = {} if whole_node_label_file is None else whole_node_label_file
-        if not isinstance(files, Mapping):
-            if self.meta.heterogeneous:
-                raise ValueError(
-                    "whole_node_label_file of a heterogeneous graph must name node types: there "
-                    f"are {[t.name for t in self.meta.node_types]}"
-                )
-            files = {NODE: files}
-        self.node_labels = {t: self._read_labels(t, Path(file)) for t, file in files.items()}
+        self.node_labels = read_labels(self.meta, whole_node_label_file)
         _loaded.append(weakref.ref(self))
         return self
-
-    def _named_stores(
-        self,
-        meta: FolderMeta,
-        stores: Mapping[str | tuple[NodeType | EdgeType, str], Callable[[], RowStore]],
-    ) -> Iterator[NamedStore]:
-        """Open the users' stores of attributes, to check them before any process is started."""
-        counts = {t.name: t.count for owner in ("node", "edge") for t in meta.types(owner)}
-        for store_name, opener in stores.items():
-            key = (NODE, store_name) if isinstance(store_name, str) else store_name
-            if not isinstance(key, tuple) or len(key) != 2 or key[0] not in counts:
-                raise KeyError(
-                    f"stores: a key must be (node or edge type, name of an attribute) (got "
-                    f"{store_name!r}): types are {list(counts)}"
-                )
-            owner = "node" if isinstance(key[0], str) else "edge"
-            yield NamedStore.checked(StoreKey(owner, *key), opener, counts[key[0]])
 
     @classmethod
     def from_folder(
@@ -232,18 +205,7 @@ class DistDataset(PartitionStores, PartitionedGraph):
         )
 
     def _repr_html_(self) -> str:
-        return html_table(repr(self), [] if self.folder is None else self._contents())
-
-    def _contents(self) -> list[tuple[str, str]]:
-        """Return (name, size and attributes) of each node and edge type, as text for a table."""
-        meta = self.meta
-        types = [(t.name, t.count, t.attrs) for t in meta.node_types]
-        types += [(" ".join(t.name), t.count, t.attrs) for t in meta.edge_types]
-        rows = []
-        for name, count, attrs in types:
-            described = [f"{a} {[count, *m.shape]} {m.dtype}" for a, m in attrs.items()]
-            rows.append((name, "; ".join([f"{count:,}", *described])))
-        return rows
+        return html_table(repr(self), [] if self.folder is None else described_types(self.meta))
 
     @property
     def meta(self) -> FolderMeta:
@@ -398,17 +360,6 @@ class DistDataset(PartitionStores, PartitionedGraph):
         """
         with self.reader.session(self.peers) as client:
             return run(steps(GraphRows(GraphView.of_part(self.connected_part()), client)), client)
-
-    def _read_labels(self, node_type: NodeType, file: Path) -> Tensor:
-        if file.suffix == ".npy":
-            labels = torch.from_numpy(load_npy(file))
-        else:
-            labels = load_torch(file, "pass the labels, or an .npy file")
-        if not isinstance(labels, Tensor) or labels.size(0) != self.meta.node_type(node_type).count:
-            raise ValueError(
-                f"'{file}' does not hold a tensor with a label for each node of type '{node_type}'"
-            )
-        return labels
 
 
 def check_dataset(data: Any, name: str = "data") -> DistDataset:

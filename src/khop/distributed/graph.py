@@ -162,3 +162,14 @@ class PartitionedGraph(abc.ABC):
         if edge_type not in names:
             raise ValueError(f"no edge type {edge_type}: there are {names}")
         return names.index(edge_type)
+
+
+def described_types(meta: FolderMeta) -> list[tuple[str, str]]:
+    """Return (name, size and attributes) of each node and edge type, as text for a table."""
+    types = [(t.name, t.count, t.attrs) for t in meta.node_types]
+    types += [(" ".join(t.name), t.count, t.attrs) for t in meta.edge_types]
+    rows = []
+    for name, count, attrs in types:
+        described = [f"{a} {[count, *m.shape]} {m.dtype}" for a, m in attrs.items()]
+        rows.append((name, "; ".join([f"{count:,}", *described])))
+    return rows

@@ -115,11 +115,7 @@ class MetricsServer:
     """
 
     def __init__(
-        self,
-        port: int,
-        collect: Callable[[], str],
-        host: str = "127.0.0.1",
-        insecure: bool = False,
+        self, port: int, collect: Callable[[], str], host: str = "127.0.0.1", insecure: bool = False
     ) -> None:
         if not is_loopback(host) and not insecure:
             raise ValueError(

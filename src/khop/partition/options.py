@@ -37,8 +37,7 @@ class FolderGroup(TypedDict, total=False):
         ),
     ]
     weight_attr: Annotated[
-        str | None,
-        Option(None, "name of the edge attribute with the weights of draws."),
+        str | None, Option(None, "name of the edge attribute with the weights of draws.")
     ]
     neighbor_ids: Annotated[
         bool,
@@ -116,8 +115,7 @@ class EffortGroup(TypedDict, total=False):
     jobs: Annotated[
         int | None,
         Option(
-            None,
-            "threads. If None, one per core, at most 8. The folder does not depend on it.",
+            None, "threads. If None, one per core, at most 8. The folder does not depend on it."
         ),
     ]
     clean: Annotated[
@@ -125,10 +123,7 @@ class EffortGroup(TypedDict, total=False):
     ]
     on_plan: Annotated[
         Callable[[Plan], None] | None,
-        Option(
-            None,
-            "called with the `Plan` before anything is written, if `memory` is not None.",
-        ),
+        Option(None, "called with the `Plan` before anything is written, if `memory` is not None."),
     ]
     on: Annotated[
         str | None,

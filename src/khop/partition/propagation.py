@@ -45,7 +45,7 @@ from khop.storage.folder import (
     cache_attr_path,
     cache_path,
     edge_array,
-    edge_attr_path,
+    edge_rows,
     locked,
     node_attr_path,
 )
@@ -367,9 +367,7 @@ class _Run:
             )
             weights = None
             if self.rule.weight is not None:
-                path = edge_attr_path(part, name, self.rule.weight)
-                attr = self.rule.described(meta).attrs[self.rule.weight]
-                weights = self.folder.open_attr(path, attr, len(indices))
+                weights = edge_rows(self.folder, part, self.rule.described(meta), self.rule.weight)
             edges = RowEdges(self._target.bounds[part], indptr, indices, weights)
             rows_at_once = min(edges_at_once, aggregation.ROWS_AT_ONCE)
             for begin, end in edges.spans(edges_at_once, rows_at_once):

@@ -24,13 +24,7 @@ from khop.partition.options import CutOptions
 from khop.partition.source import EdgeSource, GraphSource, NodeSource
 from khop.partition.summary import FolderSummary
 from khop.partition.writing.cluster_ids import CLUSTER
-from khop.storage.folder import (
-    EdgeTypeMeta,
-    FolderMeta,
-    NodeTypeMeta,
-    PartitionFolder,
-    edge_array,
-)
+from khop.storage.folder import EdgeTypeMeta, FolderMeta, NodeTypeMeta, PartitionFolder, edge_array
 from khop.storage.part import Part
 from khop.typing import IntArray
 

@@ -174,8 +174,7 @@ def _nodes(entry: Entry, scratch: Scratch) -> NodeSource:
             f"of 0 to {len(ids) - 1:,} once"
         )
     return NodeSource(
-        len(ids),
-        {n: TakenFeature(attribute(c, f"'{files[0]}'"), rows) for n, c in columns.items()},
+        len(ids), {n: TakenFeature(attribute(c, f"'{files[0]}'"), rows) for n, c in columns.items()}
     )
 
 

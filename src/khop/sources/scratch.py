@@ -19,7 +19,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from secrets import token_hex
-from types import TracebackType
 from typing import IO, Any
 
 import numpy as np
@@ -102,12 +101,7 @@ class Scratch:
             self._lock(self.folder)
         return self
 
-    def __exit__(
-        self,
-        error_type: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, error_type: type[BaseException] | None, *error: object) -> None:
         """Remove the folder. After an error of `RESUMABLE`, keep it for a run that resumes."""
         self._owned = False
         if self._locked is None or self.folder is None:
@@ -118,10 +112,7 @@ class Scratch:
         self._locked = None
 
     def table(
-        self,
-        key: object,
-        pieces: Callable[[], Iterable[Mapping[str, Array]]],
-        nbytes: int = 0,
+        self, key: object, pieces: Callable[[], Iterable[Mapping[str, Array]]], nbytes: int = 0
     ) -> dict[str, Array]:
         """Return the columns of a table. With a folder, `pieces` is called only once per key.
 

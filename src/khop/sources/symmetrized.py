@@ -107,11 +107,7 @@ def _sorted(edge: EdgeSource, count: int, scratch: Scratch) -> Iterator[dict[str
         ) from None
     np.cumsum(indptr, out=indptr)
     blocks = block_bounds(indptr, [0, count], max(1, scratch.memory // (4 * _SORTED_BYTES)))
-    dtypes = {
-        ROW: same.dtype,
-        COLUMN: same.dtype,
-        EDGE_ID: narrowest_int(2 * edge.num_edges),
-    }
+    dtypes = {ROW: same.dtype, COLUMN: same.dtype, EDGE_ID: narrowest_int(2 * edge.num_edges)}
     with _opened(dtypes, int(indptr[-1]), scratch) as columns:
         stage = Stage(columns, indptr[blocks])
         for first, rows, neighbors in _ends(edge, scratch):

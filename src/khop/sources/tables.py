@@ -184,11 +184,7 @@ def _frames(
     pandas = package_for("pandas", "pandas", file)
     step = max(1, piece_bytes // (_FIELD_BYTES * max(1, len(_first_line(file, delimiter)))))
     by_column = {n if named else int(n.removeprefix(unnamed)): d for n, d in dtypes.items()}
-    with (
-        _errors_of_csv(file, pandas),
-        warnings.catch_warnings(),
-        _open(file) as opened,
-    ):
+    with _errors_of_csv(file, pandas), warnings.catch_warnings(), _open(file) as opened:
         warnings.simplefilter("error", pandas.errors.ParserWarning)  # columns would be dropped
         metered = _Metered(opened, _MOST_READ + 4 * piece_bytes)
         reader = pandas.read_csv(

@@ -57,12 +57,7 @@ class NamedStore(RowStore):
     """
 
     def __init__(
-        self,
-        key: StoreKey,
-        opener: Opener,
-        num_rows: int,
-        stored: RowFormat,
-        delivered: RowFormat,
+        self, key: StoreKey, opener: Opener, num_rows: int, stored: RowFormat, delivered: RowFormat
     ) -> None:
         self.key = key
         self._opener = opener

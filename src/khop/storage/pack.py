@@ -177,13 +177,7 @@ class Pack:
             known = self.meta.files.get(path)
             if known is None:
                 raise FolderError(f"'{self.root / PACK_FILE}' is damaged: it does not list {path}")
-            array = open_npy(self.root, path, known.bytes)
-            if array.shape != shape or array.dtype.name not in dtypes:
-                raise FolderError(
-                    f"'{self.root / path}' is damaged: it holds {array.dtype.name} {array.shape} "
-                    f"instead of {' or '.join(dtypes)} {shape}"
-                )
-            arrays[name] = array
+            arrays[name] = open_npy(self.root, path, known.bytes, shape, *dtypes)
         first = arrays["first"]
         if first[0] != 0 or first[-1] != table.num_rows or (np.diff(first) < 0).any():
             raise FolderError(f"'{self.root / path_of(index, 'first')}' is damaged")
@@ -203,7 +197,8 @@ class Pack:
     def problems(self) -> list[str]:
         """Check all checksums. Return the problems, one sentence each."""
         problems = []
-        for path in _paths(self.meta.tables):
+        tables = enumerate(self.meta.tables)
+        for path in (path_of(i, name) for i, table in tables for name in table.arrays()):
             known = self.meta.files[path]
             descriptor = open_inside(self.root, path)
             try:
@@ -297,10 +292,6 @@ class PackedRows(RowStore):
 def path_of(table: int, name: str) -> str:
     """Return the path of an array of the table with this index."""
     return f"{table}/{name}.npy"
-
-
-def _paths(tables: Sequence[PackedTable]) -> list[str]:
-    return [path_of(i, name) for i, table in enumerate(tables) for name in table.arrays()]
 
 
 def will_need(array: Array) -> None:

@@ -26,15 +26,7 @@ from khop.private_folders import PrivateFolder
 from khop.storage.folder import explained_write, lock
 from khop.storage.folder.array_writer import ArrayFile, Explain
 from khop.storage.folder.content import FileMeta, sealed
-from khop.storage.pack import (
-    FORMAT,
-    KEY_BYTES,
-    PACK_FILE,
-    VERSION,
-    PackMeta,
-    key_of,
-    path_of,
-)
+from khop.storage.pack import FORMAT, KEY_BYTES, PACK_FILE, VERSION, PackMeta, key_of, path_of
 from khop.typing import Array, Int64Array
 
 _ID_BYTES = 8

@@ -9,20 +9,11 @@ import warnings
 from collections.abc import Iterable
 from pathlib import Path
 from time import monotonic_ns
-from types import TracebackType
 from typing import Any
 
 from khop._version import __version__
 from khop.trace.clock import PHASES, Phase, PhaseClock, Segment
-from khop.trace.events import (
-    Delivery,
-    Names,
-    Span,
-    Thread,
-    of_rank,
-    trace_events,
-    write_events,
-)
+from khop.trace.events import Delivery, Names, Span, Thread, of_rank, trace_events, write_events
 from khop.trace.requests import Answered, RequestLog, unpack_records
 
 _current: Recording | None = None
@@ -108,12 +99,7 @@ class Recording:
         _current = self
         return self
 
-    def __exit__(
-        self,
-        error_type: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         global _current  # noqa: PLW0603
         _current = None
         if os.getpid() == self._owner:  # not in a fork

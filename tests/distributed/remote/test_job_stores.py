@@ -4,6 +4,7 @@ import contextlib
 import hashlib
 import re
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from khop.distributed import (
 )
 from khop.distributed.remote.messages import ClientEntry, incarnation_of
 from khop.distributed.remote.server.job_stores import JobStores
+from khop.distributed.remote.statistics import JobStoreState
 from khop.distributed.rpc.frame_handler import finish
 from khop.distributed.rpc.partition_client import PartitionClient
 from khop.distributed.tensors.tensor_requests import (
@@ -333,21 +335,19 @@ def test_a_job_ends_when_all_of_its_clients_have_gone(root):
     old_table = {**everybody, **alive(1, "earlier life")}
     stores.end_lost(old_table)
     stores.end_lost(everybody)
-    assert stores.describe()[0] | {"bytes": 0} == {
-        "job": "job", "clients": [0, 1, 2, 3], "tensors": 1, "bytes": 0, "version": 0,
-    }  # fmt: skip
+    assert replace(stores.states()[0], bytes=0) == JobStoreState("job", [0, 1, 2, 3], 1, 0, 0)
     answers[CloseStore](CloseStore(sender), [])
     stores.end_lost(alive(1, gone=True) | alive(2, "next life") | alive(3))
     now = 29.0
     stores.end_lost({})
-    assert stores.describe()
+    assert stores.states()
     now = 31.0
     stores.end_lost({})
-    assert not stores.describe()
+    assert not stores.states()
     with pytest.raises(StateLostError, match="has ended"):
         answers[DeleteTensor](DeleteTensor("t", sender), [])
     answers[OpenStore](OpenStore(sender, members), [])
-    assert stores.describe()[0]["bytes"] == 0
+    assert stores.states()[0].bytes == 0
 
 
 @pytest.mark.parametrize(

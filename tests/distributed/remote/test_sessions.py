@@ -174,7 +174,7 @@ def test_batch_that_kills_samplers(heavy):
             return errors
 
         wait_until(has_failed)
-        assert table.states()[0]["restarts"] == 3
+        assert table.states()[0].restarts == 3
     assert poisoned_worker.VICTIM in dict(errors)
     for error in dict(errors).values():
         assert error["type"] == "SamplerDiedError"
@@ -198,7 +198,7 @@ def test_turns(heavy):
             table.start()
             for session, sampler in table.samplers():
                 table.listen(session, sampler)
-            return all(s["unsent_chunks"] >= 12 for s in table.states())
+            return all(s.unsent_chunks >= 12 for s in table.states())
 
         wait_until(all_have_made_some, 60)
         assert sent == []

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from khop.distributed.remote.server.counters import OTHER, ServerCounters
+from khop.distributed.remote.statistics import SamplerState, SessionState
 from khop.metrics.text import REQUEST_BUCKETS
 
 
@@ -18,24 +19,14 @@ def counters():
     return ServerCounters(2, [1, 3], "tcp://host:7")
 
 
-def session(name="s/0", ring_bytes=100):
-    return {
-        "session": name,
-        "loader": "s",
-        "client": "c",
-        "samplers": [{"pid": 1, "outstanding": 2, "made": 3, "bytes": 4}],
-        "restarts": 2,
-        "direct": False,
-        "buffered_bytes": 5,
-        "unsent_chunks": 6,
-        "ring_bytes": ring_bytes,
-        "cache_bytes": 0,
-    }
+def session(name="s/0", ring_bytes=100, client="c"):
+    samplers = [SamplerState(1, 2, 3, 4)]
+    return SessionState(name, "s", client, False, samplers, 2, 5, 6, ring_bytes, 0)
 
 
 def test_who_and_what_the_server_is():
     """Its place, its process, and what it looked up; all of it is JSON."""
-    state = [session("s/0", 100), {**session("s/1", 50), "client": "b"}, session("s/2", 0)]
+    state = [session("s/0", 100), session("s/1", 50, "b"), session("s/2", 0)]
     counted = ServerCounters(2, [1, 3], "tcp://host:7", lambda: state)
     picture = counted.snapshot()
     assert json.loads(json.dumps(picture)) == picture

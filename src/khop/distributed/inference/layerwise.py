@@ -34,6 +34,7 @@ from khop.distributed.inference.result import LayerwiseOutputs, NodeOutputs
 from khop.distributed.job.worker_group import require_context
 from khop.distributed.membership.barrier import Barrier
 from khop.distributed.tensors.row_files import output_file
+from khop.loader.arguments import check_positive
 from khop.sampler.rows.row_fetcher import FetchedRows, PartRows
 from khop.storage.folder import FolderMeta
 from khop.typing import NodeType
@@ -111,10 +112,7 @@ def layerwise_inference(
     context = require_context()
     name = context.next_name("inference")
     # On failure: publish it first, then remove files that other trainers may be reading.
-    with (
-        contextlib.ExitStack() as on_failure,
-        Barrier(context.members, name) as barrier,
-    ):
+    with contextlib.ExitStack() as on_failure, Barrier(context.members, name) as barrier:
         check_dataset(data)
         check_arguments(data.meta, batch_size, max_edges)
         layers = as_layers(model, bool(edge_attrs))
@@ -168,11 +166,8 @@ def _discard(peers: InferencePeers, num_layers: int) -> None:
 
 def check_arguments(meta: FolderMeta, batch_size: object, max_edges: object) -> None:
     """Raise an error for bounds of batches that are no numbers, or a graph of out-neighbours."""
-    for name, value in (("batch_size", batch_size), ("max_edges", max_edges)):
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise TypeError(f"{name} must be an integer (got {value!r})")
-        if value < 1:
-            raise ValueError(f"{name} must be at least 1 (got {value})")
+    check_positive(batch_size, "batch_size")
+    check_positive(max_edges, "max_edges")
     if meta.heterogeneous and meta.edge_dir != "in":
         raise ValueError(
             "the folder was partitioned for out-neighbours, but messages of a heterogeneous graph "

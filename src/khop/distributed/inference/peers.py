@@ -50,12 +50,7 @@ class InferencePeers:
     """
 
     def __init__(
-        self,
-        context: WorkerContext,
-        barrier: Barrier,
-        name: str,
-        data: DistDataset,
-        root: Path,
+        self, context: WorkerContext, barrier: Barrier, name: str, data: DistDataset, root: Path
     ) -> None:
         self._context = context
         self._barrier = barrier
@@ -73,11 +68,7 @@ class InferencePeers:
         self._servers: PartitionService | None = None
 
     def meet(
-        self,
-        edge_attrs: Sequence[Sequence[str]],
-        num_layers: int,
-        overwrite: bool,
-        timeout: float,
+        self, edge_attrs: Sequence[Sequence[str]], num_layers: int, overwrite: bool, timeout: float
     ) -> None:
         """Agree with the other trainers on the nodes that each computes, on files and servers.
 

@@ -67,11 +67,7 @@ class PendingRequest(Ticket):
     __slots__ = ("arrays", "future", "request")
 
     def __init__(
-        self,
-        rank: int | None,
-        request: GraphServerRequest,
-        arrays: Sequence[Array],
-        timeout: float,
+        self, rank: int | None, request: GraphServerRequest, arrays: Sequence[Array], timeout: float
     ) -> None:
         super().__init__(rank, [], timeout)
         self.request = request

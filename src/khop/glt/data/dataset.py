@@ -11,14 +11,7 @@ from torch import Tensor
 from khop.glt.arguments import by_type
 from khop.glt.data.feature import DeviceGroup, Feature
 from khop.glt.data.graph import Graph, Topology
-from khop.glt.typing import (
-    Device,
-    EdgeType,
-    NodeIndex,
-    NodeLabel,
-    NodeType,
-    TensorDataType,
-)
+from khop.glt.typing import Device, EdgeType, NodeIndex, NodeLabel, NodeType, TensorDataType
 from khop.glt.utils import apply_to_all_tensor, convert_to_tensor, share_memory
 from khop.typing import EDGE
 
@@ -275,8 +268,6 @@ def random_split(num_total: int, num_val: float, num_test: float) -> tuple[Tenso
 rebuild_dataset = Dataset.from_ipc_handle
 
 
-def reduce_dataset(
-    dataset: Dataset,
-) -> tuple[Callable[..., Dataset], tuple[tuple[Any, ...]]]:
+def reduce_dataset(dataset: Dataset) -> tuple[Callable[..., Dataset], tuple[tuple[Any, ...]]]:
     """Return a function and its arguments for `pickle`, which shares a data set's memory."""
     return rebuild_dataset, (dataset.share_ipc(),)

@@ -93,11 +93,7 @@ class Feature:
             return self.cpu_get(ids).to(device)
         if self._on_device is None:
             self._on_device = DeviceRows(
-                self.feature_tensor,
-                self.id2index,
-                self.split_ratio,
-                self.device_group_list,
-                device,
+                self.feature_tensor, self.id2index, self.split_ratio, self.device_group_list, device
             )
         return self._on_device[torch.as_tensor(ids)]
 
@@ -158,9 +154,7 @@ class Feature:
 rebuild_feature = Feature.from_ipc_handle
 
 
-def reduce_feature(
-    feature: Feature,
-) -> tuple[Callable[..., Feature], tuple[tuple[Any, ...]]]:
+def reduce_feature(feature: Feature) -> tuple[Callable[..., Feature], tuple[tuple[Any, ...]]]:
     """Return a function and its arguments for `pickle`, which shares a feature's memory."""
     return rebuild_feature, (feature.share_ipc(),)
 

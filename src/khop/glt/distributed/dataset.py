@@ -20,7 +20,7 @@ from khop.glt.partition.parts import EDGE_FEATURES, FEATURES, LABELS, load_edges
 from khop.glt.typing import EdgeType, NodeIndex, NodeLabel, NodeType
 from khop.glt.utils import id2idx
 from khop.loader.batches.collate import to_tensor
-from khop.storage.folder import EdgeTypeMeta, edge_array, edge_attr_path
+from khop.storage.folder import EdgeTypeMeta, edge_array, edge_rows
 from khop.typing import EDGE, NODE, EdgeDir, IntArray
 
 _K = TypeVar("_K")
@@ -171,8 +171,7 @@ class DistDataset(Partition):
         if EDGE_FEATURES not in described.attrs:
             return None
         ids = np.asarray(edge_array(self.opened, part, described.name, "edge_id"))
-        path = edge_attr_path(part, described.name, EDGE_FEATURES)
-        rows = self.opened.open_attr(path, described.attrs[EDGE_FEATURES], len(ids))
+        rows = edge_rows(self.opened, part, described, EDGE_FEATURES)
         return _feature(rows, id2idx(torch.from_numpy(ids.astype(np.int64))))
 
     def get_graph(self, etype: EdgeType | None = None) -> Graph:

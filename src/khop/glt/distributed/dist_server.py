@@ -12,19 +12,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from khop.distributed.remote.addresses import endpoint_of
 from khop.distributed.remote.client.client_context import ClientContext, require_client
-from khop.distributed.remote.messages import MAX_ROWS
+from khop.distributed.remote.client.served_part import fetched_rows
 from khop.distributed.rpc.partition_client import PartitionClient
 from khop.glt.partition.parts import FEATURES, LABELS
 from khop.glt.typing import EdgeType, NodeType
 from khop.loader.batches.collate import to_tensor
-from khop.sampler.replies import check_rows
 from khop.storage.folder import NodeTypeMeta
-from khop.typing import EDGE, NODE, Array, Int64Array
+from khop.typing import EDGE, NODE, Int64Array
 
-# Largest size of one reply, in bytes.
-_REPLY_BYTES = 8 << 20
 _clients: weakref.WeakKeyDictionary[ClientContext, PartitionClient] = weakref.WeakKeyDictionary()
 
 
@@ -52,9 +48,7 @@ class DistServer:
         self._entry = servers[server_rank]
         self._part = self._entry.parts[0]
 
-    def get_dataset_meta(
-        self,
-    ) -> tuple[int, int, list[NodeType] | None, list[EdgeType] | None]:
+    def get_dataset_meta(self) -> tuple[int, int, list[NodeType] | None, list[EdgeType] | None]:
         """Return (number of partitions, this server's partition, node types, edge types).
 
         Types are None for a homogeneous graph.
@@ -133,27 +127,15 @@ class DistServer:
                 f"nodes of type '{described.name}' have no attribute '{name}' to read: there are "
                 f"{sorted(described.attrs)}"
             )
-        attr, client = described.attrs[name], self._client()
-        index = [t.name for t in self._graph.meta.node_types].index(described.name)
-        step = max(1, min(MAX_ROWS, _REPLY_BYTES // max(1, attr.row_bytes)))
-        pieces: list[Array] = []
-        for first in range(0, max(1, len(new_ids)), step):
-            ids = np.ascontiguousarray(new_ids[first : first + step], np.int64)
-            ticket = client.fetch(self._part, "node", index, ids, [name])
-            client.wait([ticket])
-            reply, sender = ticket.result(), f"partition {self._part}"
-            (stored,) = check_rows(reply, sender, len(ids), {name: attr}, described.count)
-            pieces += map(attr.decode, stored)
-        return to_tensor(np.concatenate(pieces), attr.dtype)
+        meta, attr = self._graph.meta, described.attrs[name]
+        index = [t.name for t in meta.node_types].index(described.name)
+        client = self._client()
+        stored = fetched_rows(client, meta, self._part, "node", index, name, new_ids)
+        return to_tensor(attr.decode(stored), attr.dtype)
 
     def _client(self) -> PartitionClient:
         """Return this process's connections to the servers of all partitions."""
         if self._context not in _clients:
-            servers = self._context.servers
-            endpoints = {
-                part: endpoint_of(entry, servers.server_key)
-                for entry in self._context.remote.wait_for_servers().servers.values()
-                for part in entry.parts
-            }
-            _clients[self._context] = PartitionClient(endpoints, servers.credentials)
+            reads = self._context.store_reads(None)
+            _clients[self._context] = PartitionClient(reads.endpoints, reads.credentials)
         return _clients[self._context]

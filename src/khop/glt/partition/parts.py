@@ -20,7 +20,7 @@ from khop.storage.folder import (
     cache_attr_path,
     cache_path,
     edge_array,
-    edge_attr_path,
+    edge_rows,
 )
 from khop.typing import Int64Array
 
@@ -98,10 +98,9 @@ def load_edges(
     rows = np.repeat(folder.node_ids(part, row_type), np.diff(indptr))
     ends = _int64(rows, device), _int64(folder.original_ids(other_type)[indices], device)
     weights = None
-    name = meta.weight_attr if described.weighted else WEIGHTS
+    name = str(meta.weight_attr if described.weighted else WEIGHTS)
     if name in described.attrs:
-        path = edge_attr_path(part, edge_type, str(name))
-        weights = _rows(folder.open_attr(path, described.attrs[str(name)], len(ids)), device)
+        weights = _rows(edge_rows(folder, part, described, name), device)
     src, dst = ends if meta.edge_dir == "out" else ends[::-1]
     return GraphPartitionData((src, dst), _int64(ids, device), weights)
 
@@ -125,11 +124,10 @@ def _node_rows(
 def _edge_rows(
     folder: PartitionFolder, part: int, described: EdgeTypeMeta, device: torch.device
 ) -> FeaturePartitionData | None:
-    attr = described.attrs.get(EDGE_FEATURES)
-    if attr is None:
+    if EDGE_FEATURES not in described.attrs:
         return None
     ids = _int64(edge_array(folder, part, described.name, "edge_id"), device)
-    rows = folder.open_attr(edge_attr_path(part, described.name, EDGE_FEATURES), attr, len(ids))
+    rows = edge_rows(folder, part, described, EDGE_FEATURES)
     return FeaturePartitionData(_rows(rows, device), ids, None, None)
 
 

@@ -16,12 +16,7 @@ from torch_geometric.data import Data, HeteroData
 from torch_geometric.sampler import NodeSamplerInput
 
 from khop.data.arrays import to_int64
-from khop.loader.arguments import (
-    TORCH_OPTIONS,
-    TorchOptions,
-    check_hooks,
-    check_loader_options,
-)
+from khop.loader.arguments import TORCH_OPTIONS, TorchOptions, check_hooks, check_loader_options
 from khop.loader.base import EpochLoader
 from khop.loader.iteration.epochs import KeyedBatch
 from khop.loader.iteration.fingerprint import digest

@@ -40,10 +40,7 @@ class RandomNodeLoader(InducedLoader):
     """
 
     def __init__(
-        self,
-        data: Data | HeteroData,
-        num_parts: int,
-        **kwargs: Unpack[EpochOptions],
+        self, data: Data | HeteroData, num_parts: int, **kwargs: Unpack[EpochOptions]
     ) -> None:
         if not isinstance(data, Data | HeteroData):
             raise TypeError(
@@ -56,10 +53,7 @@ class RandomNodeLoader(InducedLoader):
         counts = open_input(data).num_nodes.values()
         self._bounds = [0, *itertools.accumulate(counts)]  # of each type's nodes among all
         super().__init__(
-            data,
-            self._bounds[-1],
-            batch_size=max(1, -(-self._bounds[-1] // num_parts)),
-            **kwargs,
+            data, self._bounds[-1], batch_size=max(1, -(-self._bounds[-1] // num_parts)), **kwargs
         )
 
     def _chosen(self, items: Int64Array, key: BatchKey) -> list[SeedSet]:

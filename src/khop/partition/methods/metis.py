@@ -20,12 +20,7 @@ import numpy as np
 
 from khop.partition.methods.structure import SCORES, StructuralPartitioner
 from khop.partition.writing.cluster_ids import CLUSTER_NODES, cluster_nodes
-from khop.partition.writing.undirected import (
-    NodeNumbering,
-    RowBlock,
-    Undirected,
-    split_by_type,
-)
+from khop.partition.writing.undirected import NodeNumbering, RowBlock, Undirected, split_by_type
 from khop.tables import human_bytes
 from khop.typing import Int32Array, Int64Array, IntArray, NodeType
 
@@ -160,10 +155,7 @@ class ClusterMetisPartitioner(MetisPartitioner):
     node_bytes = 64
 
     def _configure(
-        self,
-        balance: Sequence[str] = ("nodes",),
-        slack: float = 0.03,
-        clusters: int | None = None,
+        self, balance: Sequence[str] = ("nodes",), slack: float = 0.03, clusters: int | None = None
     ) -> None:
         super()._configure(balance, slack)
         count = self.source.num_nodes

@@ -32,14 +32,7 @@ from khop.sampler.drawing.hotness import Seeds, sample_prob
 from khop.sampler.methods import NEIGHBOR, SamplingMethod, as_method
 from khop.sampler.spec import SamplingSpec
 from khop.storage.folder import FolderMeta, check_output
-from khop.typing import (
-    Float64Array,
-    Int32Array,
-    Int64Array,
-    IntArray,
-    NodeType,
-    NumNeighbors,
-)
+from khop.typing import Float64Array, Int32Array, Int64Array, IntArray, NodeType, NumNeighbors
 
 if TYPE_CHECKING:
     from torch_geometric.data import Data, HeteroData
@@ -73,8 +66,7 @@ class HotnessGroup(TypedDict, total=False):
     cache_ratio: Annotated[
         float | Mapping[NodeType, float] | None,
         Option(
-            None,
-            "share of the nodes that a part may keep copies of; see `FrequencyPartitioner`.",
+            None, "share of the nodes that a part may keep copies of; see `FrequencyPartitioner`."
         ),
     ]
     cache_memory_budget: Annotated[

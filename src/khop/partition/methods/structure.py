@@ -18,12 +18,7 @@ from khop.data.arrays import narrowest_int
 from khop.partition.base import MethodPartitioner
 from khop.partition.out_of_core.resources import Resources
 from khop.partition.source import GraphSource, feature_bytes
-from khop.partition.writing.undirected import (
-    NodeNumbering,
-    Undirected,
-    split_by_type,
-    undirected,
-)
+from khop.partition.writing.undirected import NodeNumbering, Undirected, split_by_type, undirected
 from khop.typing import Array, EdgeDir, Int32Array, Int64Array, IntArray, NodeType
 
 SCORES = ("ldg", "fennel")

@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import Annotated, Literal, NamedTuple
 
 from khop.codec import Word
@@ -125,12 +124,7 @@ class FolderChecksums:
     def __enter__(self) -> FolderChecksums:
         return self
 
-    def __exit__(
-        self,
-        error_type: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, error_type: type[BaseException] | None, *error: object) -> None:
         if self._work is None:
             return
         if error_type is None or not issubclass(error_type, RESUMABLE):

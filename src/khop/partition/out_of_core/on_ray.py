@@ -27,7 +27,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -114,12 +113,7 @@ class RayWorkspace(Workspace):
         self._ray, self._joined = _join(on)
         self._jobs = jobs or max(1, int(self._ray.cluster_resources().get("CPU", 1)))
 
-    def __exit__(
-        self,
-        error_type: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         """Leave the cluster, unless the user had joined it before. Leaving ends running tasks."""
         if self._joined:
             self._ray.shutdown()
@@ -141,10 +135,7 @@ class RayWorkspace(Workspace):
                 yield self._get(reference)
 
     def fill(
-        self,
-        stage: Stage,
-        split: Callable[[Workspace, Item], SplitPiece],
-        items: Sequence[Item],
+        self, stage: Stage, split: Callable[[Workspace, Item], SplitPiece], items: Sequence[Item]
     ) -> Iterator[int]:
         """Run a task per piece of the edge list, which splits it. Yield the bytes of each piece.
 

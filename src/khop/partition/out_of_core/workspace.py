@@ -15,7 +15,6 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -41,14 +40,7 @@ from khop.partition.out_of_core.stage import (
 )
 from khop.partition.source import EdgeSource
 from khop.private_folders import PrivateFolder
-from khop.storage.folder import (
-    RESUMABLE,
-    ArrayWriter,
-    FolderWriter,
-    Unfinished,
-    lock,
-    temporary_of,
-)
+from khop.storage.folder import RESUMABLE, ArrayWriter, FolderWriter, Unfinished, lock, temporary_of
 from khop.typing import Array, EdgeType, Int64Array, IntArray
 
 Columns = Mapping[str, tuple[np.dtype[Any], tuple[int, ...]]]
@@ -87,12 +79,7 @@ class Workspace:
     def __enter__(self) -> Workspace:
         return self
 
-    def __exit__(
-        self,
-        error_type: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, error_type: type[BaseException] | None, *error: object) -> None:
         """Remove all data, unless a later run can resume from them."""
 
     def attach(self, writer: FolderWriter) -> None:
@@ -110,10 +97,7 @@ class Workspace:
         return self.resources.in_order(partial(function, self), items)
 
     def fill(
-        self,
-        stage: Stage,
-        split: Callable[[Workspace, Item], SplitPiece],
-        items: Sequence[Item],
+        self, stage: Stage, split: Callable[[Workspace, Item], SplitPiece], items: Sequence[Item]
     ) -> Iterator[int]:
         """Split an edge list, piece by piece, and add the pieces to a stage, the storage of edges.
 
@@ -247,12 +231,7 @@ class DiskWorkspace(Workspace):
         self._journal = journal
         self.unfinished = Unfinished(name, dict(journal.complete), dict(journal.begun))
 
-    def __exit__(
-        self,
-        error_type: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, error_type: type[BaseException] | None, *error: object) -> None:
         if error_type is None or not issubclass(error_type, RESUMABLE):
             shutil.rmtree(self.folder.path, ignore_errors=True)
         self.folder.close()

@@ -12,12 +12,7 @@ import numpy as np
 from khop.data import Feature, RowStore
 from khop.partition.base import PartitionerBase
 from khop.partition.batches import SeedNodes, seeds_of, trained_type
-from khop.partition.cut import (
-    base_of,
-    check_num_parts,
-    of_method,
-    options_of,
-)
+from khop.partition.cut import base_of, check_num_parts, of_method, options_of
 from khop.partition.options import MethodOptions
 from khop.partition.report.cut_graph import CutGraph
 from khop.partition.report.cut_report import FANOUTS, CutReport

@@ -12,12 +12,7 @@ from khop import _native
 from khop.data import Feature
 from khop.data.arrays import narrowest_int
 from khop.partition.source import GraphSource
-from khop.partition.writing.undirected import (
-    NodeNumbering,
-    Undirected,
-    split_by_type,
-    undirected,
-)
+from khop.partition.writing.undirected import NodeNumbering, Undirected, split_by_type, undirected
 from khop.typing import Int32Array, IntArray, NodeType, Progress
 
 CLUSTER = "cluster"

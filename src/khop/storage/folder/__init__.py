@@ -53,14 +53,8 @@ from khop.storage.folder.array_writer import (
     AttemptWriter as AttemptWriter,
     explained_write as explained_write,
 )
-from khop.storage.folder.checksums import (
-    RANGES_FILE as RANGES_FILE,
-    Written as Written,
-)
-from khop.storage.folder.content import (
-    META_FILE as META_FILE,
-    VERSION_RANGES as VERSION_RANGES,
-)
+from khop.storage.folder.checksums import RANGES_FILE as RANGES_FILE, Written as Written
+from khop.storage.folder.content import META_FILE as META_FILE, VERSION_RANGES as VERSION_RANGES
 from khop.storage.folder.meta import (
     ORDERS as ORDERS,
     AttrMeta as AttrMeta,
@@ -70,10 +64,7 @@ from khop.storage.folder.meta import (
     TimeMeta as TimeMeta,
     attr_metas as attr_metas,
 )
-from khop.storage.folder.npy import (
-    npy_header as npy_header,
-    open_inside as open_inside,
-)
+from khop.storage.folder.npy import npy_header as npy_header, open_inside as open_inside
 from khop.storage.folder.paths import (
     cache_attr_path as cache_attr_path,
     cache_path as cache_path,
@@ -91,6 +82,7 @@ from khop.storage.folder.reader import (
     PartitionFolder as PartitionFolder,
     check_is_folder as check_is_folder,
     edge_array as edge_array,
+    edge_rows as edge_rows,
 )
 from khop.storage.folder.writer import (
     RESUMABLE as RESUMABLE,

@@ -41,17 +41,21 @@ def npy_header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
     return header.getvalue()
 
 
-def open_npy(root: Path, path: str, nbytes: int) -> Array:
+def open_npy(
+    root: Path, path: str, nbytes: int, shape: tuple[int, ...] | None = None, *dtypes: str
+) -> Array:
     """Map an array of a folder, read-only.
 
     Args:
         root: the folder, as a path without symbolic links.
         path: path of the file, relative to `root`.
         nbytes: length of the file in bytes.
+        shape: shape of the array. If None, any.
+        *dtypes: names of the dtypes that the array may have, if `shape` is not None.
 
     Raises:
-        FolderError: the file is missing, has another length, is outside the folder, or is not an
-            array of numbers.
+        FolderError: the file is missing, has another length, is outside the folder, is not an
+            array of numbers, or the array has another shape or dtype.
     """
     file = root / path
     descriptor = open_inside(root, path)
@@ -69,10 +73,15 @@ def open_npy(root: Path, path: str, nbytes: int) -> Array:
     finally:
         os.close(descriptor)
     try:
-        dtype, shape, begin = parse_header(memory[: _MAX_HEADER + 12], nbytes)
+        dtype, own_shape, begin = parse_header(memory[: _MAX_HEADER + 12], nbytes)
     except ValueError as error:
         raise FolderError(f"'{file}' is damaged: {error}") from None
-    array: Array = np.ndarray(shape, dtype, memory, begin)
+    if shape is not None and (own_shape != shape or dtype.name not in dtypes):
+        raise FolderError(
+            f"'{file}' is damaged: it holds {dtype.name} {own_shape} instead of "
+            f"{' or '.join(dtypes)} {shape}"
+        )
+    array: Array = np.ndarray(own_shape, dtype, memory, begin)
     return array
 
 

@@ -29,7 +29,7 @@ from khop.storage.folder.content import (
     parse_content,
     sealed,
 )
-from khop.storage.folder.meta import AttrMeta, FolderMeta, NodeTypeMeta
+from khop.storage.folder.meta import AttrMeta, EdgeTypeMeta, FolderMeta, NodeTypeMeta
 from khop.storage.folder.npy import npy_header, open_inside, open_npy
 from khop.storage.named_stores import NamedStore, StoreKey
 from khop.typing import Array, EdgeType, Int64Array, IntArray, NodeType
@@ -177,10 +177,13 @@ class PartitionFolder:
         Raises:
             FolderError: the file is missing, or its length differs from meta.json.
         """
+        return open_npy(self._resolved, path, self._bytes_of(path))
+
+    def _bytes_of(self, path: str) -> int:
         known = self.files.get(path)
         if known is None:
             raise FolderError(f"'{self.root}' has no array '{path}'")
-        return open_npy(self._resolved, path, known.bytes)
+        return known.bytes
 
     def open_file(self, path: str) -> int:
         """Open a file of the folder for reading and return its descriptor, which the caller closes.
@@ -237,13 +240,7 @@ class PartitionFolder:
         Raises:
             FolderError: as for `open`, or the array has another shape or dtype.
         """
-        array = self.open(path)
-        if array.shape != shape or array.dtype.name not in dtypes:
-            raise FolderError(
-                f"'{self.root / path}' is damaged: it holds {array.dtype.name} {array.shape} "
-                f"instead of {' or '.join(dtypes)} {shape}"
-            )
-        return array
+        return open_npy(self._resolved, path, self._bytes_of(path), shape, *dtypes)
 
     def check_part(self, part: int) -> int:
         """Return `part` as an int if its files are on this machine, else raise an error.
@@ -352,8 +349,8 @@ class PartitionFolder:
         described = self.meta.node_type(node_type)
         if mask not in described.splits:
             raise KeyError(_no_split(self.meta, described, mask))
-        ids = self.open(paths.split_path(node_type, mask))
-        return self.open_as(paths.split_path(node_type, mask), ids.shape[:1], *INTS)
+        path = paths.split_path(node_type, mask)
+        return self.open_as(path, self.open(path).shape[:1], *INTS)
 
 
 def _no_split(meta: FolderMeta, node_type: NodeTypeMeta, name: str) -> str:
@@ -397,3 +394,10 @@ def edge_array(folder: PartitionFolder, part: int, edge_type: EdgeType, name: st
         count = meta.bounds[part + 1] - meta.bounds[part]
     dtypes = (_EDGE_DTYPES[name],) if name in _EDGE_DTYPES else INTS
     return folder.open_as(paths.edge_path(part, edge_type, name), (count,), *dtypes)
+
+
+def edge_rows(folder: PartitionFolder, part: int, edge_type: EdgeTypeMeta, name: str) -> RowStore:
+    """Map an edge attribute's rows in a part, in the order of the part's edges."""
+    count = edge_type.bounds[part + 1] - edge_type.bounds[part]
+    path = paths.edge_attr_path(part, edge_type.name, name)
+    return folder.open_attr(path, edge_type.attrs[name], count)

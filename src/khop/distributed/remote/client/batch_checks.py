@@ -191,11 +191,7 @@ class BatchChecks:
             raise ProtocolError(f"a batch that was made with {counter('made')}")
 
     def _check_seeds(
-        self,
-        received: Received,
-        arrays: Mapping[str, Array],
-        nodes: Sequence[int],
-        num_seeds: int,
+        self, received: Received, arrays: Mapping[str, Array], nodes: Sequence[int], num_seeds: int
     ) -> None:
         """Check ids of trees, the number of seeds, and the positions of links' ends in a batch.
 

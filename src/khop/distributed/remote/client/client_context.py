@@ -18,11 +18,7 @@ from khop.distributed.job.context import DistRole, TrainerContext, enter, get_co
 from khop.distributed.membership.members import Membership
 from khop.distributed.remote.addresses import Servers, address_of, check_rank
 from khop.distributed.remote.client.directory_store import DirectoryStore
-from khop.distributed.remote.client.served_access import (
-    ServedAccess,
-    ServedReads,
-    checked_job,
-)
+from khop.distributed.remote.client.served_access import ServedAccess, ServedReads, checked_job
 from khop.distributed.remote.client.served_graph import ServedGraph
 from khop.distributed.remote.directory_client import DirectoryClient
 from khop.distributed.remote.messages import RegisterClient

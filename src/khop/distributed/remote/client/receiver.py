@@ -38,7 +38,6 @@ from khop.distributed.remote.client.server_session import (
 from khop.distributed.remote.messages import LEAST_CHUNK, Lookup, read_json, read_table
 from khop.distributed.remote.session_messages import (
     Alive,
-    Batch,
     Cancel,
     Chunk,
     Close,
@@ -53,12 +52,7 @@ from khop.distributed.remote.session_messages import (
 from khop.distributed.rpc.connection import Connection
 from khop.distributed.rpc.endpoint import Endpoint, KeyPair
 from khop.distributed.rpc.protocol import describe_error, request_header
-from khop.distributed.sampling.control_messages import (
-    BatchKey,
-    Epoch,
-    SampleRequest,
-    read_epoch,
-)
+from khop.distributed.sampling.control_messages import BatchKey, Epoch, SampleRequest, read_epoch
 from khop.distributed.sampling.worker import described_error
 from khop.errors import ProtocolError
 from khop.sampler.methods.modules import import_methods
@@ -159,14 +153,7 @@ class Receiver:
         self._requested = deque(key for key in self._requested if key[0] != epoch)
         self._ahead = {key: None for key in self._ahead if key[0] != epoch}
         for session in self._sessions:
-            unwanted = [p for p in session.pending.values() if p.epoch == epoch]
-            for pending in unwanted:
-                pending.drop_incoming()
-                del session.pending[pending.id]
-            ids = [p.id for p in unwanted]
-            ids += [session.ahead.pop(key) for key in [*session.ahead] if key[0] == epoch]
-            if ids:
-                session.send(Cancel(session.name, ids))
+            session.cancel_epoch(epoch)
 
     def _fail(self, pending: PendingBatch, error: Mapping[str, str]) -> None:
         pending.drop_incoming()
@@ -228,7 +215,7 @@ class Receiver:
             session = min(sessions, key=lambda s: len(s.pending) + len(s.ahead))
             del self._ahead[key]
             session.ahead[key] = self._new_id()
-            self._request_batch(session, session.ahead[key], *key, ahead=True)
+            session.request_batch(self._epochs[epoch], batch, session.ahead[key], ahead=True)
 
     def _usable(self) -> list[ServerSession]:
         return [s for s in self._sessions if s.state == OPEN and s.refused is None]
@@ -252,15 +239,7 @@ class Receiver:
             return
         session.pending[pending.id] = pending
         if session.state == OPEN:
-            self._request_batch(session, pending.id, pending.epoch, pending.batch)
-
-    def _request_batch(
-        self, session: ServerSession, batch_id: int, epoch_id: int, batch: int, ahead: bool = False
-    ) -> None:
-        epoch = self._epochs[epoch_id]
-        run_key, index = epoch.key_of(batch)
-        columns = epoch.seeds_of(batch)
-        session.send(Batch(session.name, batch_id, index, run_key, ahead), [columns])
+            session.request_batch(self._epochs[pending.epoch], pending.batch, pending.id)
 
     def _send_heartbeats(self) -> None:
         """Send heartbeats every second. Request the servers' addresses if one is unreachable."""
@@ -322,12 +301,7 @@ class Receiver:
             return
         if pending.incoming is None:
             if chunk.nbytes > self._batch_limit:  # before memory is taken for it
-                error = ProtocolError(
-                    f"{session.where} announces {chunk.nbytes} bytes for batch {pending.batch}, "
-                    f"more than this loader's limit of {self._batch_limit}: if a batch can be so "
-                    "large, pass a larger batch_limit in worker_options, or a smaller batch_size "
-                    "or fan-out"
-                )
+                error = session.too_large(pending, chunk.nbytes, self._batch_limit)
                 self._cancel(session, pending, error)
                 return
             pending.incoming = BatchReassembler(self._arena, chunk.nbytes)
@@ -351,7 +325,7 @@ class Receiver:
         held = set(reply.held)
         for pending in session.pending.values():
             if pending.id not in held:
-                self._request_batch(session, pending.id, pending.epoch, pending.batch)
+                session.request_batch(self._epochs[pending.epoch], pending.batch, pending.id)
 
     def _on_error(self, session: ServerSession, error: ErrorText, request_id: int | None) -> None:
         if request_id == session.opening and session.state == OPENING:
@@ -379,12 +353,11 @@ class Receiver:
     def _expire(self) -> None:
         """Report an error for batches whose server has made no progress for too long."""
         now, directory = time.monotonic(), self._directory
+        state = f"the directory at {directory.address} {directory.state()}"
+        outage = None if directory.is_up else state
         for session in self._sessions:
             for pending in list(session.pending.values()):
                 if now - max(pending.requested_at, session.progress) > self._timeout:
-                    outage = None
-                    if not directory.is_up:
-                        outage = f"the directory at {directory.address} {directory.state()}"
                     error = session.unavailable(pending, self._timeout, outage)
                     self._cancel(session, pending, error)
 

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from khop import codec
+from khop.distributed.remote.addresses import check_rank
 from khop.distributed.remote.client.client_context import require_client
 from khop.distributed.remote.messages import (
     DescribeGraph,
@@ -123,12 +124,6 @@ def _submit(
         )
     if args or kwargs:
         raise TypeError(f"request '{name}' takes no arguments (got {args} and {kwargs})")
-    if isinstance(server_rank, bool) or not isinstance(server_rank, int):
-        raise TypeError(f"server_rank must be an integer (got {server_rank!r})")
-    if not 0 <= server_rank < context.num_servers():
-        raise ValueError(
-            f"server_rank {server_rank} is not one of {context.num_servers()} servers (0 to "
-            f"{context.num_servers() - 1})"
-        )
+    check_rank(context.num_servers(), 0, "server", server_rank)
     request, read = _REQUESTS[name]
     return context.remote.submit(server_rank, request), read

@@ -18,6 +18,8 @@ from khop.distributed.remote.messages import CHUNK_BYTES, GraphServerRequest, re
 from khop.distributed.remote.session_messages import (
     Acknowledge,
     Alive,
+    Batch,
+    Cancel,
     Chunk,
     ErrorText,
     Event,
@@ -30,7 +32,7 @@ from khop.distributed.remote.session_messages import (
 )
 from khop.distributed.rpc.connection import Connection
 from khop.distributed.rpc.protocol import request_header
-from khop.distributed.sampling.control_messages import BatchKey
+from khop.distributed.sampling.control_messages import BatchKey, Epoch
 from khop.errors import PartitionUnavailableError, ProtocolError
 from khop.typing import Array
 
@@ -138,6 +140,23 @@ class ServerSession:
     ) -> None:
         """Send a request with arrays. Dropped if the server is lost. The reply has `request_id`."""
         self.connection.send(pack(request_header(request, request_id), arrays))
+
+    def request_batch(self, epoch: Epoch, batch: int, batch_id: int, ahead: bool = False) -> None:
+        """Request batch number `batch` of an epoch. The server knows it by `batch_id`."""
+        run_key, index = epoch.key_of(batch)
+        columns = epoch.seeds_of(batch)
+        self.send(Batch(self.name, batch_id, index, run_key, ahead), [columns])
+
+    def cancel_epoch(self, epoch: int) -> None:
+        """Cancel all batches of an epoch that the trainer has closed."""
+        unwanted = [p for p in self.pending.values() if p.epoch == epoch]
+        for pending in unwanted:
+            pending.drop_incoming()
+            del self.pending[pending.id]
+        ids = [p.id for p in unwanted]
+        ids += [self.ahead.pop(key) for key in [*self.ahead] if key[0] == epoch]
+        if ids:
+            self.send(Cancel(self.name, ids))
 
     def connect(self, arrays: Mapping[str, Array]) -> None:
         """Process the connection's events. Open the session, with its arrays, if it is closed."""
@@ -296,6 +315,14 @@ class ServerSession:
         log_it = _log.warning if self.pending and self.state == CLOSED else _log.info
         text = f"{self.where} {text}"
         log_it(event, text, server=self.rank, session=self.name, pending=len(self.pending))
+
+    def too_large(self, pending: PendingBatch, nbytes: int, limit: int) -> ProtocolError:
+        """Return the error to report for a batch of more than `limit` bytes."""
+        return ProtocolError(
+            f"{self.where} announces {nbytes} bytes for batch {pending.batch}, more than this "
+            f"loader's limit of {limit}: if a batch can be so large, pass a larger batch_limit in "
+            "worker_options, or a smaller batch_size or fan-out"
+        )
 
     def unavailable(self, pending: PendingBatch, timeout: float, outage: str | None) -> Exception:
         """Return the error to report for `pending`, a batch that timed out.

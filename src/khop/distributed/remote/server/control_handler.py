@@ -32,12 +32,7 @@ from khop.distributed.remote.messages import (
 )
 from khop.distributed.remote.server.counters import ServerCounters
 from khop.distributed.remote.server.directory import Directory
-from khop.distributed.remote.server.session_table import (
-    Answer,
-    Requester,
-    SendFrames,
-    SessionTable,
-)
+from khop.distributed.remote.server.session_table import Answer, Requester, SendFrames, SessionTable
 from khop.distributed.rpc.fair_queue import FairQueue
 from khop.distributed.rpc.frame_handler import id_of
 from khop.distributed.rpc.identity import Source

@@ -1,9 +1,7 @@
 """Counters of a graph server, and snapshots of its state. Run by graph servers.
 
 Threads of a server count as they work, with a lock and a few additions per event. Current state
-(sessions, samplers, sizes of queues) is read for each snapshot, by a function of the server. A
-snapshot is a dictionary for JSON. It has sums since the server's start, not rates. Readers such as
-`khop top` and `khop.metrics` subtract two snapshots to get a rate.
+(sessions, samplers, sizes of queues) is read for each snapshot, by functions of the server.
 """
 
 from __future__ import annotations
@@ -14,11 +12,19 @@ import time
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
+from khop import codec
 from khop._version import __version__
+from khop.distributed.remote.statistics import (
+    Batches,
+    CountedSession,
+    JobStoreState,
+    Requests,
+    SessionState,
+    Snapshot,
+)
 from khop.metrics.text import REQUEST_BUCKETS
 
 OTHER = "other"
@@ -26,64 +32,6 @@ OTHER = "other"
 
 _MAX_NAMES = 64
 _PAGE = os.sysconf("SC_PAGE_SIZE")
-
-
-class SamplerState(TypedDict):
-    """A sampler process of a session: batches in flight, and batches made with their bytes."""
-
-    pid: int
-    outstanding: int
-    made: int
-    bytes: int
-
-
-class SessionState(TypedDict):
-    """A loader's state on a server.
-
-    Attributes:
-        session: name under which its batches are counted (`ServerCounters.batch`).
-        loader: name of the loader, chosen by the client.
-        direct: whether its samplers write to a trainer of this machine. If so, the server does not
-            see their batches, and the numbers below are 0.
-        restarts: number of restarts of samplers.
-        buffered_bytes: bytes of batches that are made and not sent in full.
-        unsent_chunks: number of these batches' chunks that are not sent.
-        ring_bytes: bytes of its samplers' arenas.
-        cache_bytes: bytes of its samplers for rows of other partitions that they keep.
-    """
-
-    session: str
-    loader: str
-    client: str
-    direct: bool
-    samplers: list[SamplerState]
-    restarts: int
-    buffered_bytes: int
-    unsent_chunks: int
-    ring_bytes: int
-    cache_bytes: int
-
-
-@dataclass
-class _Requests:
-    """Counters of the requests of one name: number, failures, and times."""
-
-    count: int = 0
-    failed: int = 0
-    seconds: float = 0.0
-    buckets: list[int] = field(default_factory=lambda: [0] * (len(REQUEST_BUCKETS) + 1))
-
-
-@dataclass
-class _Batches:
-    count: int = 0
-    bytes: int = 0
-    seconds: float = 0.0
-
-    def add(self, nbytes: int, seconds: float) -> None:
-        self.count += 1
-        self.bytes += nbytes
-        self.seconds += seconds
 
 
 class ServerCounters:
@@ -95,7 +43,8 @@ class ServerCounters:
 
     Args:
         rank, parts, address: rank, partitions and address of the server.
-        sessions: returns the current sessions. Called by the thread that takes a snapshot.
+        sessions, stores: return the current sessions, and jobs' stores. Called by the thread that
+            takes a snapshot.
     """
 
     def __init__(
@@ -104,7 +53,7 @@ class ServerCounters:
         parts: list[int],
         address: str,
         sessions: Callable[[], Sequence[SessionState]] = list,
-        stores: Callable[[], list[dict[str, Any]]] = list,
+        stores: Callable[[], list[JobStoreState]] = list,
     ) -> None:
         self._rank, self._parts = rank, list(parts)
         self._address = address
@@ -113,11 +62,11 @@ class ServerCounters:
         self._lock = threading.Lock()
         self._started = time.time()
         self._began = time.monotonic()
-        self._requests: dict[str, _Requests] = {}
+        self._requests: dict[str, Requests] = {}
         self._refused: dict[str, int] = {}
         self._bytes_in = self._bytes_out = 0
-        self._batches = _Batches()
-        self._of_sessions: dict[str, _Batches] = {}
+        self._batches = Batches(0, 0, 0.0)
+        self._of_sessions: dict[str, Batches] = {}
         self._sessions = {"opened": 0, "closed": 0, "expired": 0}
         self._restarts = 0
 
@@ -129,7 +78,8 @@ class ServerCounters:
         with self._lock:
             requests = self._requests.get(op)
             if requests is None:
-                requests = self._requests.setdefault(_admitted(op, self._requests), _Requests())
+                new = Requests(0, 0, 0.0, [0] * (len(REQUEST_BUCKETS) + 1))
+                requests = self._requests.setdefault(_admitted(op, self._requests), new)
             requests.count += 1
             requests.failed += failed
             requests.seconds += seconds
@@ -146,7 +96,7 @@ class ServerCounters:
     def session_opened(self, session: str) -> None:
         with self._lock:
             self._sessions["opened"] += 1
-            self._of_sessions.setdefault(session, _Batches())
+            self._of_sessions.setdefault(session, Batches(0, 0, 0.0))
 
     def session_ended(self, session: str, expired: bool = False) -> None:
         """Count the end of a session. `expired` is True if its client was silent for too long."""
@@ -171,55 +121,38 @@ class ServerCounters:
             self._restarts += 1
 
     def snapshot(self) -> dict[str, Any]:
-        """Return all counters and the current state of the server, for JSON.
-
-        Returns:
-            'rank', 'parts', 'address', 'pid', 'version' of khop, 'started' (seconds since 1970),
-            'uptime' (seconds).
-            'clients': names of the clients that have sessions.
-            'sessions': list of `SessionState`, each with 'batches': {'count', 'bytes', 'seconds'}.
-            'requests': {name: {'count', 'failed', 'seconds', 'buckets'}}. 'buckets' has the number
-            of requests per range of `REQUEST_BUCKETS`, then of slower ones.
-            'refused': {reason: count}.
-            'bytes_in', 'bytes_out': bytes of requests and of replies, with batches.
-            'batches': {'count', 'bytes', 'seconds'}.
-            'sessions_total': {'opened', 'closed', 'expired'}.
-            'sampler_restarts'.
-            'ring_bytes': bytes of all arenas.
-            'stores': list of {'job', 'clients' (ranks), 'tensors' (their number), 'bytes',
-            'version'} of jobs' stores of tensors.
-            'rss' (bytes), 'descriptors', 'cpu_seconds': figures of the server's process.
-        """
-        current = self._current()  # takes other locks, so not under this one
+        """Return all counters and the current state of the server, a `Snapshot`, for JSON."""
+        current, stores = self._current(), self._stores()  # take other locks, so not under this one
         with self._lock:
             sessions = [
-                {**s, "batches": asdict(self._of_sessions.get(s["session"], _Batches()))}
+                CountedSession(
+                    **vars(s), batches=self._of_sessions.get(s.session, Batches(0, 0, 0.0))
+                )
                 for s in current
             ]
-            counted = {
-                "requests": {name: asdict(counted) for name, counted in self._requests.items()},
-                "refused": dict(self._refused),
-                "bytes_in": self._bytes_in,
-                "bytes_out": self._bytes_out,
-                "batches": asdict(self._batches),
-                "sessions_total": dict(self._sessions),
-                "sampler_restarts": self._restarts,
-            }
-        return {
-            "rank": self._rank,
-            "parts": list(self._parts),
-            "address": self._address,
-            "pid": os.getpid(),
-            "version": __version__,
-            "started": self._started,
-            "uptime": time.monotonic() - self._began,
-            "clients": sorted({session["client"] for session in current}),
-            "sessions": sessions,
-            **counted,
-            "ring_bytes": sum(session["ring_bytes"] for session in current),
-            "stores": self._stores(),
-            **_process_figures(),
-        }
+            snapshot = Snapshot(
+                rank=self._rank,
+                parts=self._parts,
+                address=self._address,
+                pid=os.getpid(),
+                version=__version__,
+                started=self._started,
+                uptime=time.monotonic() - self._began,
+                clients=sorted({session.client for session in current}),
+                sessions=sessions,
+                requests=self._requests,
+                refused=self._refused,
+                bytes_in=self._bytes_in,
+                bytes_out=self._bytes_out,
+                batches=self._batches,
+                sessions_total=self._sessions,
+                sampler_restarts=self._restarts,
+                ring_bytes=sum(session.ring_bytes for session in current),
+                stores=stores,
+                **_process_figures(),
+            )
+            copied: dict[str, Any] = codec.to_json(snapshot)
+        return copied
 
 
 def _admitted(name: str, known: Mapping[str, Any]) -> str:

@@ -30,15 +30,10 @@ from khop.channel.shared import share
 from khop.cores import background_threads
 from khop.data.direct_rows import DiskOptions
 from khop.distributed.membership.leases import LeaseTable, lease_seconds
-from khop.distributed.processes.hosts import host_identity, maps_same_host
+from khop.distributed.processes.hosts import maps_same_host
 from khop.distributed.processes.socket_files import lines_path, remove_socket, socket_folder
 from khop.distributed.remote.addresses import endpoint_of
-from khop.distributed.remote.messages import (
-    Addresses,
-    RegisterClient,
-    RegisterServer,
-    Table,
-)
+from khop.distributed.remote.messages import Addresses, RegisterClient, RegisterServer, Table
 from khop.distributed.remote.server.cache_budget import CacheBudget
 from khop.distributed.remote.server.control_handler import ControlHandler
 from khop.distributed.remote.server.counters import ServerCounters
@@ -127,7 +122,7 @@ class GraphServer:
             self._parts,
             self.addresses["tcp"],
             lambda: self._sessions.states() + self._local_samplers.states(),
-            stores.describe,
+            stores.states,
         )
         self._errors = ErrorLog(lambda: counters.refused("unexpected"))
         # Samplers of one of its partitions send it requests for its other partitions, if they do
@@ -196,17 +191,8 @@ class GraphServer:
         self._finished, self._ends_with_clients = False, config.end_with_clients
         # {rank: incarnation} of the clients that have left or are lost.
         self._gone: dict[int, str] = {}
-        self._registration = RegisterServer(
-            config.rank,
-            "",
-            config.num_servers,
-            config.num_clients,
-            self._parts,
-            Addresses(**self.addresses),
-            host_identity(),
-            os.getpid(),
-            folder.fingerprint,
-        )
+        addresses = Addresses(**self.addresses)
+        self._registration = config.registration(folder.fingerprint, self._parts, addresses)
 
     # Called by other threads --------------------------------------------------------------------
 

@@ -18,6 +18,7 @@ from typing import Any
 
 from khop import log
 from khop.distributed.remote.messages import ClientEntry, incarnation_of
+from khop.distributed.remote.statistics import JobStoreState
 from khop.distributed.rpc.frame_handler import RequestType
 from khop.distributed.rpc.protocol import check_empty
 from khop.distributed.tensors.accounts import Account
@@ -193,17 +194,17 @@ class JobStores:
         text = f"the store of job '{name}' has ended: {nbytes:,} bytes are free"
         _log.info("store-ended", text)
 
-    def describe(self) -> list[dict[str, Any]]:
-        """Return name, clients, tensors, bytes and version of each job's store, for JSON."""
+    def states(self) -> list[JobStoreState]:
+        """Return the state of each job's store, for statistics."""
         with self._lock:
             return [
-                {
-                    "job": name,
-                    "clients": [member.rank for member in job.members],
-                    "tensors": max((s.num_tensors for s in job.shards.values()), default=0),
-                    "bytes": job.account.nbytes,
-                    "version": max((s.version for s in job.shards.values()), default=0),
-                }
+                JobStoreState(
+                    job=name,
+                    clients=[member.rank for member in job.members],
+                    tensors=max((s.num_tensors for s in job.shards.values()), default=0),
+                    bytes=job.account.nbytes,
+                    version=max((s.version for s in job.shards.values()), default=0),
+                )
                 for name, job in self._jobs.items()
             ]
 

@@ -29,7 +29,6 @@ from khop import codec, log
 from khop.channel.control import MAX_PAYLOAD, ControlLine, Message, Op
 from khop.distributed.processes.socket_files import peer_of
 from khop.distributed.remote.server.cache_budget import CacheGrant
-from khop.distributed.remote.server.counters import SessionState
 from khop.distributed.remote.server.session_environment import SessionEnvironment
 from khop.distributed.remote.server.validation import SessionValidator
 from khop.distributed.remote.session_messages import (
@@ -38,6 +37,7 @@ from khop.distributed.remote.session_messages import (
     SamplerStarted,
     SessionSpec,
 )
+from khop.distributed.remote.statistics import SamplerState, SessionState
 from khop.distributed.rpc.endpoint import Endpoint
 from khop.distributed.rpc.protocol import describe_error
 from khop.distributed.sampling.process_handle import Process, end_process, send_endpoint
@@ -267,18 +267,15 @@ class LocalSamplerService:
     def states(self) -> list[SessionState]:
         """Return the state of the samplers, for statistics. Only their clients count batches."""
         return [
-            {
-                "session": sampler.spec.session,
-                "loader": sampler.spec.session,
-                "client": sampler.spec.client,
-                "direct": True,
-                "samplers": [{"pid": sampler.process.pid, "outstanding": 0, "made": 0, "bytes": 0}],
-                "restarts": 0,
-                "buffered_bytes": 0,
-                "unsent_chunks": 0,
-                "ring_bytes": 0,
-                "cache_bytes": sampler.grant.cache_bytes,
-            }
+            SessionState(
+                session=sampler.spec.session,
+                loader=sampler.spec.session,
+                client=sampler.spec.client,
+                direct=True,
+                samplers=[SamplerState(sampler.process.pid, 0, 0, 0)],
+                cache_bytes=sampler.grant.cache_bytes,
+                **dict.fromkeys(("restarts", "buffered_bytes", "unsent_chunks", "ring_bytes"), 0),
+            )
             for sampler in self._samplers()
         ]
 

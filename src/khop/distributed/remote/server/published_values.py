@@ -113,9 +113,7 @@ class PublishedValues:
     """
 
     def __init__(
-        self,
-        clients: Mapping[int, RegisteredClient],
-        clock: Callable[[], float] = time.monotonic,
+        self, clients: Mapping[int, RegisteredClient], clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._clients = clients
         self._clock = clock

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import zmq
 
-from khop.distributed.processes.hosts import host_address
+from khop.distributed.processes.hosts import host_address, host_identity
+from khop.distributed.remote.messages import Addresses, RegisterServer
 from khop.distributed.rpc.keys import ServerKeys, check_secured
 from khop.distributed.rpc.limits import DEFAULT
 from khop.distributed.rpc.server_sockets import ServerSockets
@@ -114,6 +116,17 @@ class ServerConfig:
         if not parts:
             raise ValueError("a graph server needs a partition to serve")
         return [folder.check_part(part) for part in parts]
+
+    def registration(
+        self, fingerprint: str, parts: list[int], addresses: Addresses
+    ) -> RegisterServer:
+        """Return the registration of this process with the directory, without its secret.
+
+        `fingerprint` is the partition folder's. The server has `parts` and these addresses.
+        """
+        counts = self.num_servers, self.num_clients
+        of_process = host_identity(), os.getpid()
+        return RegisterServer(self.rank, "", *counts, parts, addresses, *of_process, fingerprint)
 
     def create_sockets(self, keys: ServerKeys | None, ipc_path: str) -> ServerSockets:
         """Bind the server's sockets, and return them. Their address 'tcp' is the one to publish.

@@ -22,15 +22,12 @@ from khop.channel.control import U64, Op
 from khop.channel.shared import share
 from khop.distributed.membership.leases import Lease
 from khop.distributed.remote.messages import MAX_DEPTH
-from khop.distributed.remote.server.counters import SessionState
 from khop.distributed.remote.server.send_queue import BatchRequest, EncodedBatch, Send, SendQueue
 from khop.distributed.remote.server.session_environment import SessionEnvironment
 from khop.distributed.remote.session_messages import Held, SessionSpec
+from khop.distributed.remote.statistics import SamplerState, SessionState
 from khop.distributed.sampling.control_messages import BatchKey, send_request
-from khop.distributed.sampling.process_handle import (
-    RawBatch,
-    SamplerProcess,
-)
+from khop.distributed.sampling.process_handle import RawBatch, SamplerProcess
 from khop.distributed.sampling.process_pool import ProcessPool, SamplerError
 from khop.errors import ProtocolError, SamplerDiedError
 from khop.typing import Array
@@ -320,26 +317,21 @@ class Session:
 
     def state(self) -> SessionState:
         samplers = list(self.samplers)
-        return {
-            "session": self.spec.session,
-            "loader": self.spec.session,
-            "client": self.spec.client,
-            "direct": False,
-            "samplers": [
-                {
-                    "pid": sampler.process.pid,
-                    "outstanding": len(sampler.in_flight),
-                    "made": sampler.num_made,
-                    "bytes": sampler.nbytes_made,
-                }
-                for sampler in samplers
+        return SessionState(
+            session=self.spec.session,
+            loader=self.spec.session,
+            client=self.spec.client,
+            direct=False,
+            samplers=[
+                SamplerState(s.process.pid, len(s.in_flight), s.num_made, s.nbytes_made)
+                for s in samplers
             ],
-            "restarts": self.pool.num_restarts,
-            "buffered_bytes": self.queue.nbytes,
-            "unsent_chunks": self.queue.num_chunks,
-            "ring_bytes": sum(sampler.arena.capacity for sampler in samplers),
-            "cache_bytes": self.grant.cache_bytes,
-        }
+            restarts=self.pool.num_restarts,
+            buffered_bytes=self.queue.nbytes,
+            unsent_chunks=self.queue.num_chunks,
+            ring_bytes=sum(sampler.arena.capacity for sampler in samplers),
+            cache_bytes=self.grant.cache_bytes,
+        )
 
     def close(self) -> None:
         """End the samplers and drop all requests and batches."""

@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 from khop import codec, log
 from khop.distributed.membership.leases import LeaseTable
 from khop.distributed.remote.messages import Done
-from khop.distributed.remote.server.counters import ServerCounters, SessionState
+from khop.distributed.remote.server.counters import ServerCounters
 from khop.distributed.remote.server.send_queue import BatchRequest
 from khop.distributed.remote.server.session import Session
 from khop.distributed.remote.server.session_environment import SessionEnvironment
@@ -31,6 +31,7 @@ from khop.distributed.remote.session_messages import (
     Progress,
     SessionSpec,
 )
+from khop.distributed.remote.statistics import SessionState
 from khop.distributed.rpc.endpoint import Endpoint
 from khop.distributed.rpc.fair_queue import FairQueue
 from khop.distributed.rpc.frame_handler import pack_or_refuse

@@ -259,11 +259,7 @@ def _ids_of(data: dict[str, Tensor], level: str, ids: TypedIds, graph: str) -> I
 
 
 def _attributes(
-    config: DistDGLConfig,
-    file: str,
-    ids: TypedIds,
-    original: list[Int64Array],
-    names: list[str],
+    config: DistDGLConfig, file: str, ids: TypedIds, original: list[Int64Array], names: list[str]
 ) -> list[dict[str, RowStore]]:
     """Return, for each type, its attributes by name, with rows in the order of original ids.
 
