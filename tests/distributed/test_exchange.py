@@ -50,20 +50,6 @@ def test_equal_batches(twin_root, num_parts, world_size, most):
         assert (result["rows"]["reused"] > 0) == (num_parts > 1)
 
 
-@pytest.mark.parametrize("size,load", [
-    (1, {}), (2, {"graph_mode": "CUDA", "feature_with_gpu": True}), (4, {}),
-])  # fmt: skip
-def test_draws_on_devices(twin_root, size, load):
-    """Each trainer's device draws its partition. Batches are the CPU's, bit for bit."""
-    roots = {
-        f"{graph}-{kind}": str(twin_root(graph, size, kind)) for graph, kind in exchange_jobs.NODES
-    }
-    trainers = start("on_devices", size, size, roots=roots, load=load)
-    for result in jobs.finish_trainers(trainers, silent=True):
-        assert result["rows"]["local"] > 0
-        assert (result["rows"]["remote"] > 0) == (size > 1)
-
-
 def test_batches_of_loaders_by_messages(twin_root):
     """Uneven seeds, virtual ranks, clusters, rounds that carry a part, epochs left and resumed."""
     trainers = start("like_messages", 3, 3, root=str(twin_root("homogeneous", 3)))

@@ -118,42 +118,6 @@ def job_equal(arguments):
     return {"rows": rows, "children": children}
 
 
-def job_on_devices(arguments):
-    """Check batches that devices draw against the loader in memory.
-
-    Returns rows by origin, and for each loader of one epoch calls, bytes and batches.
-    """
-    rank, opened = join(arguments)
-    device = {"device": f"emulated:{rank}", **EXCHANGE}
-    rows, traffic = {"local": 0, "remote": 0}, []
-    for (graph, kind), cases in NODES.items():
-        root = arguments["roots"].get(f"{graph}-{kind}")
-        if root is None:
-            continue
-        dataset, data = opened(root, **arguments.get("load", {})), getattr(twins, graph)()
-        for method, options in cases:
-            if not isinstance(method, list | Labor) or options.get("subgraph_type") == "induced":
-                continue
-            is_hetero = graph == "heterogeneous"
-            seeds = seeds_of(rank, 37, 120 if is_hetero else 150)
-            named = ("paper", seeds) if is_hetero else seeds
-            both = {**COMMON, **options}
-            both.pop("cache_memory", None)
-            if both.get("input_time"):
-                both["input_time"] = torch.arange(37.0) % 11
-            loader = DistNeighborLoader(dataset, method, named, **ALL, **device, **both)
-            twin = NeighborLoader(data, method, named, stream=rank, **both)
-            assert twins.same_epochs(loader, twin, 2)
-            for origin in rows:
-                rows[origin] += loader.stats().rows[origin]
-            exchange = loader._backend._exchange
-            traffic.append([exchange.num_calls, exchange.bytes_sent, exchange.bytes_received])
-            loader.shutdown()
-    dist.barrier()
-    dist.destroy_process_group()
-    return {"rows": rows, "traffic": traffic}
-
-
 def links_of(rank, dataset, data, graph):
     """Return a loader of links with negatives, and its twin."""
     links = torch.stack([seeds_of(rank, 21, 70), seeds_of(rank + 50, 21, 70)])
