@@ -59,8 +59,8 @@ def test_what_is_refused(twin_root):
     trainers = start("refused", 2, root=str(twin_root("homogeneous", 2)))
     for errors in jobs.finish_trainers(trainers):
         expected = {
-            "links": "but not links .*graph_mode='CPU'",
-            "PPR": "but not Ppr.*which asks the graph in Python",
+            "links": "but not links and their negatives. Load .*graph_mode='CPU'",
+            "PPR": "but not ppr, which asks the graph in Python",
             "induced": "but not subgraph_type='induced'",
             "clusters": "but not subgraph_type='induced'",
             "disk": "but not features_on_disk",

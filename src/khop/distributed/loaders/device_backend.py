@@ -23,8 +23,6 @@ from khop.sampler.device.engine import graphs_on
 from khop.sampler.drawing.view import GraphView
 from khop.sampler.pyg.device import TorchDevice, wait_and_record_stream
 
-_ON_CPU = "a DistDataset that is loaded with graph_mode='CPU' is drawn by the CPU, also for a GPU"
-
 
 class DeviceExchangeBackend(TogetherBackend):
     """Maker of batches that all trainers draw together, each on its device.
@@ -112,6 +110,7 @@ def check_drawn_on_device(data: DistDataset, spec: PipelineSpec, is_packed: bool
     for what, is_refused in refused.items():
         if is_refused:
             raise ValueError(
-                f"trainers with exchange='all_to_all' and a device draw on their GPUs, but not "
-                f"{what}. {_ON_CPU}"
+                "with exchange='all_to_all' and a device, the trainers' devices draw, but not "
+                f"{what}. Load the dataset with graph_mode='CPU': the CPU draws, and batches are "
+                "copied to the device"
             )
