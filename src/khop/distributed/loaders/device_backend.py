@@ -53,7 +53,7 @@ class DeviceExchangeBackend(TogetherBackend):
             0 if group is None else rank if rank in ranks else ranks[rank % len(ranks)]
             for ranks in owners
         ]
-        self._exchange = exchange = DeviceExchange(on, group, answering, data.homes)
+        self._exchange = exchange = DeviceExchange(on.torch_device, group, answering, data.homes)
         view = GraphView.of_part(part)
         with on.lock, on.scope():
             graphs = graphs_on(on.native, view, data.graph_mode)

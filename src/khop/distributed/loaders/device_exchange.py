@@ -17,7 +17,6 @@ from torch import Tensor
 
 from khop.distributed.loaders.trainer_group import Step, TrainerGroup
 from khop.errors import ProtocolError
-from khop.sampler.pyg.device import TorchDevice
 
 MOST_ROWS = (1 << 31) - 1
 """Maximum number of nodes or edges of a type in a batch on a device."""
@@ -55,7 +54,7 @@ class DeviceExchange:
     """Exchange of rows between the devices of all trainers, for one loader and one thread.
 
     Args:
-        device: this trainer's device.
+        device: device of the rows that are exchanged.
         group: the trainers. If None, this trainer has all rows.
         rank_of: for each partition, the rank of the trainer that this one asks for its rows.
         parts: for each trainer, its partition.
@@ -71,7 +70,7 @@ class DeviceExchange:
 
     def __init__(
         self,
-        device: TorchDevice,
+        device: torch.device,
         group: TrainerGroup | None,
         rank_of: Sequence[int],
         parts: Sequence[int],
@@ -79,8 +78,8 @@ class DeviceExchange:
         self._group = group
         self.rank, self.size = (0, 1) if group is None else (group.rank, group.size)
         self.parts = list(parts)
-        self._rank_of = torch.tensor(rank_of, device=device.torch_device)
-        self._ranks = torch.arange(self.size, device=device.torch_device)
+        self._rank_of = torch.tensor(rank_of, device=device)
+        self._ranks = torch.arange(self.size, device=device)
         self._step = Step(0, 0, 0)
         self.num_calls = self.bytes_sent = self.bytes_received = 0
 
