@@ -22,10 +22,11 @@ def start(job, root, num_parts, **arguments):
     return jobs.start_trainers(job, arguments, num_parts, program=cooperative_job.__name__)
 
 
-@pytest.mark.parametrize("num_parts", [2, 3])
-def test_shares_are_the_batch_of_one_process(tmp_path, num_parts):
+@pytest.mark.parametrize("num_parts,on_device", [(2, False), (3, False), (3, True)])
+def test_shares_are_the_batch_of_one_process(tmp_path, num_parts, on_device):
     """Nodes, edges and their attributes, loss and gradients, of two epochs."""
-    jobs.finish_trainers(start("compare", tmp_path / "parts", num_parts), silent=True)
+    trainers = start("compare", tmp_path / "parts", num_parts, on_device=on_device)
+    jobs.finish_trainers(trainers, silent=True)
 
 
 @pytest.mark.fault
@@ -86,6 +87,9 @@ def test_what_is_shut_down_exchanges_no_more(alone):
         batch.layers[0].sources(batch.x)
     with pytest.raises(ValueError, match="timeout must be positive"):
         CooperativeLoader(dataset, [2], timeout=0)
+    dataset.load(dataset.opened.root, 0, graph_mode="CPU")
+    with pytest.raises(ValueError, match=r"'ZERO_COPY' or 'CUDA' \(got 'CPU'\)"):
+        CooperativeLoader(dataset, [2], device="emulated")
 
 
 def test_a_group_is_needed(tmp_path):

@@ -45,9 +45,11 @@ def gather(value):
     return found
 
 
-def join(root, **options):
+def join(root, on_device=False, **options):
     """Join the group of trainers, and return this trainer's loader."""
     dist.init_process_group("gloo")
+    if on_device:
+        options["device"] = f"emulated:{dist.get_rank()}"
     dataset = DistDataset().load(root, dist.get_rank())
     options = {"batch_size": BATCH, "shuffle": True, "seed": 5, **options}
     return CooperativeLoader(dataset, FANOUTS, SEEDS, **options)
@@ -55,7 +57,7 @@ def join(root, **options):
 
 def job_compare(arguments):
     """Check two epochs against one process that has the whole graph."""
-    loader = join(arguments["root"])
+    loader = join(arguments["root"], arguments["on_device"])
     twin = NeighborLoader(
         graph(),
         FANOUTS,

@@ -38,6 +38,7 @@ class PyDeviceSubgraph {
   void begin() {
     subgraph_->begin();
     graphs_ = nb::list();
+    replies_ = nb::list();
     block_ = nb::none();
   }
 
@@ -71,7 +72,7 @@ class PyDeviceSubgraph {
 
   void draw(const std::shared_ptr<PyDevicePlan>& plan, const nb::iterable& seeds, uint64_t run_key,
             uint64_t batch, const nb::iterable& excluded, nb::object block, uintptr_t address,
-            int64_t words, bool staged) {
+            int64_t words, bool staged, bool merged) {
     const device::SamplePlan& common = plan->get();
     if (plan->device() != device_) throw nb::value_error("the plan is one of another device");
     check_length(common.graphs.size(), num_relations_, "graphs of the plan");
@@ -96,6 +97,7 @@ class PyDeviceSubgraph {
         throw nb::value_error("a padded batch needs a block of `block_words` entries");
       }
     }
+    if (merged) own.leave_draws();
     for (const device::EdgeTarget& edge : own.block.edges) {
       if (edge.is_named != 0 && !with_edges_) {
         throw nb::value_error("edges are not recorded: with_edges is False");
@@ -111,6 +113,24 @@ class PyDeviceSubgraph {
     } else {
       subgraph_->sample(std::move(own));
     }
+  }
+
+  void merge(uintptr_t counts, uintptr_t begins, uintptr_t entries, int64_t num_rows,
+             nb::object owner) {
+    replies_.append(std::move(owner));
+    nb::gil_scoped_release release;
+    subgraph_->merge({reinterpret_cast<const int64_t*>(counts),
+                      reinterpret_cast<const int64_t*>(begins),
+                      reinterpret_cast<const int64_t*>(entries), num_rows});
+  }
+  int64_t frontier_size(int64_t type) {
+    const int32_t checked_type = checked(type, num_types_, "node type");
+    nb::gil_scoped_release release;
+    return subgraph_->frontier_size(checked_type);
+  }
+  void write_frontier(int64_t type, uintptr_t keys, uintptr_t times) {
+    subgraph_->write_frontier(checked(type, num_types_, "node type"),
+                              reinterpret_cast<int64_t*>(keys), reinterpret_cast<int64_t*>(times));
   }
 
   bool settle() {
@@ -248,6 +268,7 @@ class PyDeviceSubgraph {
   // What is being drawn from, and what is written to: it outlives the object that uses it.
   std::vector<device::GraphArrays> arrays_;
   nb::list graphs_;
+  nb::list replies_;
   nb::object block_;
   std::shared_ptr<PyDevicePlan> plan_;
   std::unique_ptr<device::DeviceSubgraph> subgraph_;
@@ -315,6 +336,7 @@ the same graphs and fan-outs, of as many seeds or fewer.)")
       .def("draw", &PyDeviceSubgraph::draw, nb::arg("plan"), nb::arg("seeds"), nb::arg("run_key"),
            nb::arg("batch"), nb::arg("excluded"), nb::arg("block").none() = nb::none(),
            nb::arg("address") = 0, nb::arg("words") = 0, nb::arg("staged") = false,
+           nb::arg("merged") = false,
            R"(Begins a batch, draws all hops, and has them written as soon as they are drawn.
 
 All arrays of the batch lie in one block of int64, one behind the other: nodes of each node type;
@@ -330,10 +352,35 @@ Args:
     block: what owns the block; kept until `take_block`.
     address, words: of the block, in the device's memory, and its entries; 0: there is none.
     staged: only upload what the batch needs, for `launch`.
+    merged: only place the seeds. `merge` takes the edges of each hop, which others draw.
 
 Raises:
     ValueError: an earlier batch that was left unchecked did not fit its padding.
     RuntimeError: with `staged`, the batch needs other kernels than those that `launch` launched.)")
+      .def("merge", &PyDeviceSubgraph::merge, nb::arg("counts"), nb::arg("begins"),
+           nb::arg("entries"), nb::arg("num_rows"), nb::arg("owner"),
+           R"(Takes the edges that others drew for a hop, of a batch that was begun with `merged`.
+
+Rows are the frontiers of the edge types with a fan-out, one behind the other: edge types by the
+node type of their neighbours, then in the graph's order. The caller has checked that all entries of
+all rows exist.
+
+Args:
+    counts: address of [num_rows] int64 in the device's memory, edges of each row.
+    begins: address of [num_rows] int64, where each row's edges begin among all.
+    entries: address of int64 words of all edges: the neighbour and, if edges are recorded, the edge.
+    num_rows: rows of the hop.
+    owner: what owns these arrays; kept until the next batch.
+
+Raises:
+    ValueError: another number of rows, or all hops are merged.
+    IndexError: a neighbour does not exist; raised by the next question for the batch.)")
+      .def("frontier_size", &PyDeviceSubgraph::frontier_size, nb::arg("node_type"),
+           "Number of nodes that the last hop found; waits for it.")
+      .def("write_frontier", &PyDeviceSubgraph::write_frontier, nb::arg("node_type"),
+           nb::arg("keys"), nb::arg("times") = 0,
+           "Writes the nodes that the last hop found: int64 keys, and times of their seeds (0: not "
+           "wanted).")
       .def("launch", &PyDeviceSubgraph::launch,
            "Launches the kernels of a staged batch. Who records them launches those of later ones.")
       .def("collect", &PyDeviceSubgraph::collect,

@@ -120,7 +120,7 @@ class BoundsOfBatch {
       for (std::size_t r = 0; r < relations.size(); ++r) {
         const auto source = static_cast<std::size_t>(relations[r].source);
         const auto destination = static_cast<std::size_t>(relations[r].destination);
-        const int64_t max_degree = plan.graphs[r].max_degree;
+        const int64_t max_degree = plan.max_degree(r, h);
         const HopStep step = step_of(plan.hops[r][h], has_excluded[r], max_degree);
         of_relations.push_back(step);
         if (step.is_empty()) continue;

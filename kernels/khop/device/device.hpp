@@ -14,6 +14,7 @@
 #include "khop/device/graph.hpp"
 #include "khop/device/host_pages.hpp"
 #include "khop/device/operations.hpp"
+#include "khop/device/row_draw.hpp"
 #include "khop/device/subgraph.hpp"
 
 namespace khop::device {
@@ -118,6 +119,7 @@ class Device {
                                                         std::vector<Relation> relations,
                                                         bool with_edges, bool disjoint,
                                                         int64_t room) = 0;
+  virtual std::unique_ptr<RowDraw> make_row_draw() = 0;
   // The same from a split table, without a wait; served rows and errors are added to `counts`, on
   // the device.
   virtual void split_gather(const SplitTable& table, const void* rows, int row_width, int64_t count,

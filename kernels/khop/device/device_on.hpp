@@ -8,6 +8,7 @@
 #include "khop/device/device.hpp"
 #include "khop/device/gather_errors.hpp"
 #include "khop/device/operations_on.hpp"
+#include "khop/device/row_draw_on.hpp"
 #include "khop/device/steps/gather.hpp"
 #include "khop/device/steps/gather_split.hpp"
 #include "khop/device/steps/walk.hpp"
@@ -126,6 +127,9 @@ class DeviceOn final : public Device {
                                                 bool disjoint, int64_t room) override {
     return std::make_unique<SubgraphOn<Backend>>(backend_, num_nodes, std::move(relations),
                                                  with_edges, disjoint, room);
+  }
+  std::unique_ptr<RowDraw> make_row_draw() override {
+    return std::make_unique<RowDrawOn<Backend>>(backend_);
   }
 
  private:

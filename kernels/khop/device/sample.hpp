@@ -55,6 +55,7 @@ class BatchOn {
     for (auto& type : types_) type.seeds.clear();
     for (auto& excluded : excluded_) excluded.clear();
     tree_times_.clear();
+    replies_.clear();
     num_trees_ = 0;
     plan_.reset();
     is_drawn_ = false;
@@ -148,6 +149,39 @@ class BatchOn {
     mark();
   }
 
+  // Takes the edges of a hop's rows, which others have drawn, of a batch that leaves the draws to
+  // them. They stay where they are until the batch is no more: it may be merged again, with more
+  // room. Waits for nothing.
+  void merge(const HopReplies& replies) {
+    finish();
+    const std::size_t hop = replies_.size();
+    if (!plan_->is_merged || hop == plan_->num_hops()) {
+      throw std::invalid_argument("the batch has no further hop that others draw");
+    }
+    if (replies.num_rows != rows_of(hop)) {
+      throw std::invalid_argument("a hop has " + std::to_string(rows_of(hop)) +
+                                  " rows, but replies are of " + std::to_string(replies.num_rows));
+    }
+    is_drawn_ = false;
+    has_failed_ = true;
+    head_.slot().is_under_way = true;
+    head_.slot().is_marked = false;
+    replies_.push_back(replies);
+    steps().merge_hop(hop, replies, with_edges_);
+    head_.download();
+    mark();
+  }
+
+  // The nodes that were found last, of a type; after `finish`. `times`: null if not wanted.
+  int64_t frontier_size(int32_t t) const { return head_.states.host[t].frontier_size; }
+  void write_frontier(int32_t t, int64_t* keys, int64_t* times) {
+    const SampleBuffer of = buffer(t);
+    if (times != nullptr && !is_timed_) throw std::invalid_argument("the seeds have no times");
+    const FrontierView frontier{of.nodes, &state(t)->frontier,
+                                is_timed_ ? head_.times.device : nullptr, of.id_bits, of.disjoint};
+    backend_.run(Count{frontier_size(t)}, WriteFrontier{frontier, keys, times});
+  }
+
   // What it was written to when it was drawn, if it fits. Null: nothing.
   const BatchBlock* block() const { return head_.sizes().writes ? &plan_->block : nullptr; }
   // Whether it fits the sizes to which it was padded.
@@ -211,6 +245,15 @@ class BatchOn {
     }
   }
 
+  // Of a hop, over all edge types that it draws from.
+  int64_t rows_of(std::size_t hop) const {
+    int64_t rows = 0;
+    for (std::size_t r = 0; r < relations_.size(); ++r) {
+      if (!bounds_->steps[hop][r].is_empty()) rows += frontier_size(relations_[r].destination);
+    }
+    return rows;
+  }
+
   // Makes room, uploads what to draw, and launches it.
   void draw() {
     is_staged_ = false;
@@ -228,7 +271,11 @@ class BatchOn {
     } else {
       launch_steps(moved, [&] {
         head_.upload();
-        steps().launch();
+        if (plan_->is_merged) {
+          steps().launch_merged(replies_, with_edges_);
+        } else {
+          steps().launch();
+        }
         head_.download();
       });
     }
@@ -494,6 +541,7 @@ class BatchOn {
 
   std::optional<SamplePlan> plan_;
   std::vector<int64_t> tree_times_;
+  std::vector<HopReplies> replies_;  // of the hops that others have drawn
   int64_t num_trees_ = 0;
   bool is_timed_ = false;
   bool is_drawn_ = false;

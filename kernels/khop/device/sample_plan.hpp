@@ -42,9 +42,26 @@ struct SamplePlan {
   uint64_t batch = 0;
   // Captures the batch's kernels and launches them again for batches of the same plan.
   bool as_graph = false;
+  // Others draw the rows of each hop.
+  bool is_merged = false;
   BatchBlock block;
 
   std::size_t num_hops() const { return hops.empty() ? 0 : hops[0].size(); }
+
+  // Leaves the draws to others, who may take all edges of a row, as many as its fan-out.
+  void leave_draws() {
+    is_merged = true;
+    as_graph = false;
+    for (auto& of_relation : hops) {
+      for (HopOptions& options : of_relation) options = {options.fanout};
+    }
+  }
+  // Edges that a hop draws of a row where it takes all of them.
+  int64_t max_degree(std::size_t relation, std::size_t hop) const {
+    if (!is_merged) return graphs[relation].max_degree;
+    const int64_t fanout = hops[relation][hop].fanout;
+    return fanout < 0 ? std::numeric_limits<int32_t>::max() : fanout;
+  }
 };
 
 // Edge types in the order in which a hop goes over them (batch_view.hpp).

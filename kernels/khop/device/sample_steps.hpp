@@ -9,6 +9,7 @@
 #include "khop/device/batch_head.hpp"
 #include "khop/device/batch_memory.hpp"
 #include "khop/device/bounds.hpp"
+#include "khop/device/steps/merge.hpp"
 #include "khop/device/steps/sample.hpp"
 #include "khop/device/steps/scan.hpp"
 
@@ -42,9 +43,7 @@ class BatchSteps {
 
   void launch() {
     const BatchView batch = view(false);
-    const int64_t* const starts = head_.seed_starts.device;
-    backend_.run(Count{head_.sizes().seeds, starts + batch.num_types},
-                 PlaceSeeds{batch, head_.seeds.device, starts});
+    place_seeds(batch);
     for (std::size_t h = 0; h < hops_.size(); ++h) launch_hop(h, batch);
     if (!head_.sizes().writes) return;
     if (head_.sizes().pads) {
@@ -56,7 +55,60 @@ class BatchSteps {
                  WriteAhead{plan.pieces, plan.num_pieces()});
   }
 
+  // Of a batch whose rows others draw: the seeds, and the hops that they have drawn.
+  void launch_merged(const std::vector<HopReplies>& replies, bool with_edges) {
+    place_seeds(view(false));
+    for (std::size_t h = 0; h < replies.size(); ++h) merge_hop(h, replies[h], with_edges);
+  }
+
+  void merge_hop(std::size_t h, const HopReplies& replies, bool with_edges) {
+    const BatchView batch = view(false);
+    const HopBounds& b = hops_[h];
+    const HopEdges edges = memory_.edges(batch, steps_of(h), b);
+    Count found{0};
+    if (!b.empty()) {
+      const Count rows = rows_of(h, batch);
+      sum(backend_, rows, CountOf64{replies.counts}, memory_.offsets());
+      found = Count{b.edges, memory_.offsets() + rows.most};
+      append(edges, found, RepliedEdges{replies, with_edges});
+    }
+    end_hop(h, edges, found, nullptr);
+  }
+
+  // Picks the edges of a hop's rows, without a batch that takes them.
+  HopEdges pick(std::size_t h) {
+    const BatchView batch = view(false);
+    const int64_t* num_candidates = nullptr;
+    pick_hop(h, batch, num_candidates);
+    return memory_.edges(batch, steps_of(h), hops_[h]);
+  }
+
+  // The edges of rows of the first hop of which all are drawn that have a weight.
+  int64_t count_candidates() {
+    const BatchView batch = view(false);
+    CandidateEdges<Backend>& work = memory_.candidates();
+    const Count rows = rows_of(0, batch);
+    work.reserve(rows.most, 0);
+    backend_.run(rows, SpanFilteredRows{batch, steps_of(0), work.begins(), work.counts()});
+    int64_t total = 0;
+    backend_.download(&total, work.span(backend_, rows).total, sizeof(total));
+    return total;
+  }
+
  private:
+  void place_seeds(const BatchView& batch) {
+    const int64_t* const starts = head_.seed_starts.device;
+    backend_.run(Count{head_.sizes().seeds, starts + batch.num_types},
+                 PlaceSeeds{batch, head_.seeds.device, starts});
+  }
+
+  const HopStep* steps_of(std::size_t h) const {
+    return head_.steps.device + h * static_cast<std::size_t>(head_.sizes().relations);
+  }
+  Count rows_of(std::size_t h, const BatchView& batch) const {
+    return {hops_[h].rows, batch.row_starts + batch.num_relations};
+  }
+
   // The tables as the host, or the device, reads them.
   BatchView view(bool on_host) const {
     const auto at = [on_host](const auto& part) { return on_host ? part.host : part.device; };
@@ -97,25 +149,37 @@ class BatchSteps {
   }
 
   void launch_hop(std::size_t h, const BatchView& batch) {
-    const HopBounds& b = hops_[h];
-    const auto* const steps = head_.steps.device + h * batch.num_relations;
-    const HopEdges edges = memory_.edges(batch, steps, b);
-    const Scratch scratch = memory_.scratch(b, head_.scratch_used.device);
+    const HopEdges edges = memory_.edges(batch, steps_of(h), hops_[h]);
     const int64_t* num_candidates = nullptr;
     Count found{0};
-    if (!b.empty()) {
-      const Count rows{b.rows, batch.row_starts + batch.num_relations};
-      FilteredRows filtered{nullptr, nullptr, 0};
-      if (b.is_filtered) num_candidates = find_candidates(batch, steps, rows, filtered);
-      const int64_t threads = b.words_per_thread > 0 ? memory_.threads() : rows.most;
-      if (is_labor(h, batch.num_relations)) {
-        pick_rows<KeyedByNeighbor>(rows, threads, {batch, steps, filtered, scratch, edges.rows});
-      } else {
-        pick_rows<KeyedByRow>(rows, threads, {batch, steps, filtered, scratch, edges.rows});
-      }
-      found = Count{b.edges, memory_.offsets() + rows.most};
-      append(edges, found);
+    if (!hops_[h].empty()) {
+      found = pick_hop(h, batch, num_candidates);
+      append(edges, found, PickedEdges{edges});
     }
+    end_hop(h, edges, found, num_candidates);
+  }
+
+  // Returns how many edges were drawn. Sets `num_candidates` where some were chosen among.
+  Count pick_hop(std::size_t h, const BatchView& batch, const int64_t*& num_candidates) {
+    const HopBounds& b = hops_[h];
+    const HopStep* const steps = steps_of(h);
+    const HopRows out = memory_.edges(batch, steps, b).rows;
+    const Scratch scratch = memory_.scratch(b, head_.scratch_used.device);
+    const Count rows = rows_of(h, batch);
+    FilteredRows filtered{nullptr, nullptr, 0};
+    if (b.is_filtered) num_candidates = find_candidates(batch, steps, rows, filtered);
+    const int64_t threads = b.words_per_thread > 0 ? memory_.threads() : rows.most;
+    if (is_labor(h, batch.num_relations)) {
+      pick_rows<KeyedByNeighbor>(rows, threads, {batch, steps, filtered, scratch, out});
+    } else {
+      pick_rows<KeyedByRow>(rows, threads, {batch, steps, filtered, scratch, out});
+    }
+    return {b.edges, memory_.offsets() + rows.most};
+  }
+
+  void end_hop(std::size_t h, const HopEdges& edges, Count found, const int64_t* num_candidates) {
+    const BatchView& batch = edges.batch;
+    const Scratch scratch = memory_.scratch(hops_[h], head_.scratch_used.device);
     const int64_t blocks = (found.most + kBlockThreads - 1) / kBlockThreads;
     backend_.run_blocks(
         std::clamp<int64_t>(blocks, 1, kNumberingBlocks),
@@ -149,8 +213,9 @@ class BatchSteps {
     return found.total;
   }
 
-  void append(const HopEdges& edges, Count count) {
-    backend_.run(count, AppendEdges{edges});
+  template <class Drawn>
+  void append(const HopEdges& edges, Count count, const Drawn& drawn_by) {
+    backend_.run(count, AppendEdges<Drawn>{edges, drawn_by});
     if (has_wide_keys_) backend_.run(count, InsertKeys{edges});
     sum(backend_, count, FirstOfNode{edges}, memory_.ranks());
   }

@@ -8,6 +8,7 @@
 #include "khop/core/subgraph.hpp"
 #include "khop/device/graph.hpp"
 #include "khop/device/sample_plan.hpp"
+#include "khop/device/steps/merge.hpp"
 
 namespace khop::device {
 
@@ -49,6 +50,12 @@ class DeviceSubgraph {
   virtual void stage(SamplePlan plan) = 0;
   virtual void launch() = 0;
   virtual void collect() = 0;
+  // With a plan that leaves the draws to others, `sample` only places the seeds. Each `merge` takes
+  // the edges that others have drawn for the frontiers of a hop, which `write_frontier` writes.
+  // Arrays of replies stay where they are until `begin`. All of these wait for the hop before.
+  virtual void merge(const HopReplies& replies) = 0;
+  virtual int64_t frontier_size(int32_t node_type) = 0;
+  virtual void write_frontier(int32_t node_type, int64_t* keys, int64_t* times) = 0;
   // Whether `shape` answers at once.
   virtual bool is_known() const = 0;
   virtual const BatchShape& shape() = 0;

@@ -61,6 +61,19 @@ class SubgraphOn final : public DeviceSubgraph {
     [[maybe_unused]] const auto on = backend_.on_device();
     batch_.collect();
   }
+  void merge(const HopReplies& replies) override {
+    [[maybe_unused]] const auto on = backend_.on_device();
+    batch_.merge(replies);
+  }
+  int64_t frontier_size(int32_t node_type) override {
+    finish();
+    return batch_.frontier_size(node_type);
+  }
+  void write_frontier(int32_t node_type, int64_t* keys, int64_t* times) override {
+    [[maybe_unused]] const auto on = backend_.on_device();
+    finish();
+    batch_.write_frontier(node_type, keys, times);
+  }
   bool is_known() const override { return batch_.is_drawn(); }
   const BatchShape& shape() override {
     finish();

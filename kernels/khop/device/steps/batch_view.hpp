@@ -62,6 +62,7 @@ struct SampleBuffer {
   NodeTable table;
   int64_t first_relation;  // edge types whose neighbours are of this type: in the batch's order
   int64_t end_relation;
+  const int64_t* times = nullptr;  // of nodes, by number; null: those of their trees
 
   KHOP_HD int64_t key(int64_t tree, int64_t id) const {
     if (!disjoint) return id;
@@ -76,7 +77,13 @@ struct FrontierView {
   const int64_t* tree_times;  // null: no times
   int id_bits;
   bool disjoint;
+  const int64_t* times = nullptr;  // by number; null: those of trees
 
+  // The time of a node, or null.
+  KHOP_HD const int64_t* time_of(int64_t number, int64_t tree) const {
+    if (times != nullptr) return times + number;
+    return tree_times == nullptr ? nullptr : tree_times + tree;
+  }
   KHOP_HD int64_t id_of(int64_t key) const {
     return disjoint ? key & static_cast<int64_t>((uint64_t{1} << id_bits) - 1) : key;
   }
@@ -142,14 +149,16 @@ struct BatchView {
   KHOP_HD int64_t num_rows() const { return row_starts[num_relations]; }
   KHOP_HD FrontierView frontier_of(const RelationView& relation) const {
     const SampleBuffer& of = buffers[relation.destination];
-    return {of.nodes, &states[relation.destination].frontier, tree_times, of.id_bits, of.disjoint};
+    return {of.nodes, &states[relation.destination].frontier, tree_times, of.id_bits, of.disjoint,
+            of.times};
   }
 };
 
 // Finds the i-th row of a frontier. A row that cannot be used is reported, and empty.
 KHOP_HD Row find_row(const DeviceCsr& graph, const FrontierView& frontier, int64_t i,
                      DeviceError* error) {
-  const int64_t key = frontier.keys[*frontier.begin + i];
+  const int64_t number = *frontier.begin + i;
+  const int64_t key = frontier.keys[number];
   const int64_t id = frontier.id_of(key);
   const int64_t tree = frontier.tree_of(key);
   Row row{id, 0, static_cast<uint32_t>(tree), 0, 0, 0};
@@ -167,9 +176,8 @@ KHOP_HD Row find_row(const DeviceCsr& graph, const FrontierView& frontier, int64
   row.row = place;
   row.begin = begin;
   row.end = row.row_end = end;
-  if (graph.times != nullptr && frontier.tree_times != nullptr) {
-    row.end = graph.visible_end(begin, end, frontier.tree_times[tree]);
-  }
+  const int64_t* const time = frontier.time_of(number, tree);
+  if (graph.times != nullptr && time != nullptr) row.end = graph.visible_end(begin, end, *time);
   return row;
 }
 

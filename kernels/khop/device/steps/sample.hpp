@@ -69,6 +69,22 @@ struct HopEdges {
   }
 };
 
+struct DrawnEdge {
+  int64_t neighbor;
+  int64_t edge;  // in the whole graph
+};
+
+// What PickRows has picked.
+struct PickedEdges {
+  HopEdges edges;
+
+  KHOP_HD DrawnEdge operator()(int64_t k, int64_t row, int64_t j) const {
+    const DeviceCsr& graph = edges.batch.relations[k].graph;
+    const int64_t edge = edges.rows.edge(edges.steps[k].mode, row, j);
+    return {graph.indices[edge], graph.first_edge + edge};
+  }
+};
+
 // An edge's place in the buffer that it is appended to.
 struct Appended {
   const SampleBuffer& buffer;
@@ -85,29 +101,28 @@ struct Appended {
   KHOP_HD bool fits() const { return position < buffer.capacity; }
 };
 
+// `Drawn` has the neighbours and edges: drawn_by(k, row, j) are those of the j-th edge of a row.
+template <class Drawn>
 struct AppendEdges {
   HopEdges edges;
+  Drawn drawn_by;
 
   KHOP_HD void operator()(int64_t e) const {
     const BatchView& batch = edges.batch;
     const int64_t row = edges.row_of(e);
     const int64_t k = batch.relation_of_row(row);
-    const RelationView& relation = batch.relations[k];
     const Appended to(edges, k, e);
     if (!to.fits()) return;
-    const int64_t edge = edges.rows.edge(edges.steps[k].mode, row, e - edges.rows.offsets[row]);
-    const FrontierView frontier = batch.frontier_of(relation);
+    auto [id, edge] = drawn_by(k, row, e - edges.rows.offsets[row]);
+    const FrontierView frontier = batch.frontier_of(batch.relations[k]);
     const int64_t number = *frontier.begin + row - batch.row_starts[k];
-    int64_t id = relation.graph.indices[edge];
     if (id < 0 || id >= to.buffer.num_ids) {
       batch.error->report(DeviceError::kNoSuchNeighbor, id);
       id = 0;
     }
     const int64_t key = to.buffer.key(frontier.tree_of(frontier.keys[number]), id);
     to.buffer.keys[to.position] = key;
-    if (to.buffer.edges != nullptr) {
-      to.buffer.edges[to.position] = relation.graph.first_edge + edge;
-    }
+    if (to.buffer.edges != nullptr) to.buffer.edges[to.position] = edge;
     to.buffer.destinations[to.position] = static_cast<int32_t>(number);
     if (to.buffer.table.narrow) {
       edges.slots[e] =

@@ -135,7 +135,7 @@ def create_backend(
     if isinstance(options, MpDistSamplingWorkerOptions) and options.num_workers > 0:
         return _make_samplers(data, spec, options, plan, weights, transfer, caching, placing, pack)
     limits = caching.share(1), caching.limits(data.meta, spec, plan.batch_size)
-    return exchange.backend(data, spec, weights, options.timeout, limits, pack)
+    return exchange.backend(data, spec, weights, options.timeout, limits, pack, plan.batch_size)
 
 
 def _make_samplers(

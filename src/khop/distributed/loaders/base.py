@@ -91,7 +91,7 @@ class DistLoader(StatefulLoader, abc.ABC):
             is_hetero, num_seeds = data.meta.heterogeneous, options["batch_size"]
             self._padder = Padder(options["pad"], *types, is_hetero, num_seeds, self._padded_seeds)
         context = data.context
-        exchange = Exchanging.of(options, data)
+        exchange = Exchanging.of(options, data, spec, target.device)
         if options["num_virtual_ranks"] is not None:
             check_virtual_ranks(options["num_virtual_ranks"], seed, stream, lists)
         self._set_up_epochs(seed, stream, None, context.rank)

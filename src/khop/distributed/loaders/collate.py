@@ -45,6 +45,8 @@ class Tensors(Mapping[str, Tensor]):
 
 def to_tensors(received: Received) -> list[Tensor]:
     """Wrap the arrays of a received batch as tensors, without copies, in the same order."""
+    if received.arrays and isinstance(received.arrays[0], Tensor):
+        return received.arrays
     if received.arrays and isinstance(received.arrays[0], DeviceArray):
         # The batch was complete before the sampler reported it, so no stream needs to wait.
         tensors = [from_dlpack(array.capsule()) for array in received.arrays]

@@ -18,9 +18,12 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from khop import _native
-from khop.data import RowStore
+from khop.data.device import is_cpu
 from khop.distributed.dataset import DistDataset, check_dataset
 from khop.distributed.job.worker_group import require_context
+from khop.distributed.loaders.cooperative_part import OwnPart, OwnPartOnDevice
+from khop.distributed.loaders.cooperative_share import Share
+from khop.distributed.loaders.device_exchange import DeviceExchange
 from khop.distributed.loaders.trainer_group import (
     Exchange,
     Step,
@@ -28,11 +31,11 @@ from khop.distributed.loaders.trainer_group import (
     check_initialized,
 )
 from khop.loader.arguments import check_positive
-from khop.loader.batches.collate import to_tensor
 from khop.loader.inputs import checked_nodes
 from khop.sampler.arguments import check_key_part
 from khop.sampler.plan import EpochPlan, epoch_order, seeds_of
-from khop.sampler.requests import HopRequest, RowSet
+from khop.sampler.pyg.device import tensors_in
+from khop.sampler.requests import HopRequest
 from khop.sampler.spec import SamplingSpec
 from khop.storage.part import Part
 from khop.typing import NODE, Int64Array, Numbers
@@ -68,6 +71,10 @@ class CooperativeLayer:
             x: [at least num_src, ...] activations of this trainer's nodes.
         """
         return torch.cat([x[: self.num_src], self.exchange(x)])
+
+    def tensors(self) -> list[Tensor]:
+        """Return all tensors of the layer."""
+        return [self.edge_index, self.e_id, *self.edge_attrs.values(), self.exchange.rows]
 
 
 class CooperativeLoader:
@@ -108,9 +115,11 @@ class CooperativeLoader:
             with the loader. End your own group before the program ends, with
             `torch.distributed.destroy_process_group`.
         timeout: seconds that trainers may wait for each other in a batch or layer.
+        device: GPU that draws and gathers the trainer's partition, and has the batches. If None,
+            the CPU.
 
     Raises:
-        RuntimeError: torch.distributed is not initialised.
+        RuntimeError: torch.distributed is not initialised, or the device cannot be used.
         ValueError: a heterogeneous graph, methods other than uniform draws, or trainers that do not
             have one partition each.
         RendezvousError: a trainer has ended (the message names it), has left the epoch early, or
@@ -138,6 +147,7 @@ class CooperativeLoader:
         seed: int = 0,
         group: dist.ProcessGroup | None = None,
         timeout: float = 180.0,
+        device: torch.device | str | int | None = None,
     ) -> None:
         self.data = check_dataset(data)
         check_positive(batch_size, "batch_size")
@@ -156,8 +166,6 @@ class CooperativeLoader:
                 f"each trainer needs a partition of its own (there are {data.num_partitions}, and "
                 f"trainers have loaded {data.homes})"
             )
-        self._rank_of = torch.tensor([data.homes.index(p) for p in range(data.num_partitions)])
-        self._part = Part(data.opened, data.partition_idx)
         edge_types = [t.name for t in data.meta.edge_types]
         self._spec = SamplingSpec.create(num_neighbors, edge_types, replace)
         if self._spec.method.name != "neighbor" or not self._spec.num_hops:
@@ -173,7 +181,16 @@ class CooperativeLoader:
         self._plan = EpochPlan(len(self._seeds), batch_size * self._size, drop_last)
         self.epoch = 0
         self._num_begun = 0
+        part = Part(data.opened, data.partition_idx)
+        self._own = OwnPart(part) if is_cpu(device) else OwnPartOnDevice(part, data, device)
         self._group = TrainerGroup(require_context(), group, timeout)
+        rank_of = [data.homes.index(p) for p in range(data.num_partitions)]
+        on = self._own.torch_device
+        self._exchange = DeviceExchange(on, self._group, rank_of, data.homes)
+        bounds = data.meta.node_types[0].bounds
+        self._bounds = torch.tensor(bounds, device=on)
+        self._range = low, high = bounds[part.part], bounds[part.part + 1]
+        self._table = torch.full([high - low], -1, device=on)  # positions of nodes in a batch
 
     def shutdown(self) -> None:
         """Release the process group. Also done when the trainer leaves its job or ends."""
@@ -208,133 +225,35 @@ class CooperativeLoader:
                 self._group.leave_epoch(begun, taken)
 
     def _batch(self, seeds: Int64Array, run_key: int, first: Step) -> Data:
-        share = _Share(self._part, self._rank_of, self._group)
-        share.begin(seeds)
-        own_seeds = len(share.nodes)
-        for hop, fanout in enumerate(self._spec.fanouts[0]):
-            key = _native.step_key(run_key, first.batch, hop, 0)
-            request = HopRequest(fanout, self._spec.replace, True, key)
-            share.hop(request, first._replace(hop=hop))
-        batch = Data()
-        meta = self._part.meta.node_types[0]
-        rows = np.asarray(share.nodes, np.int64) - meta.bounds[self._part.part]
-        for name in meta.attrs:
-            batch[name] = _gathered(self._part.node_feature(0, name), rows)
-        batch.n_id = _ids(self._part.node_feature(0, "id"), rows)
-        batch.batch_size, batch.num_seeds = own_seeds, len(seeds)
-        batch.layers = share.layers()
+        part, exchange = self._own, self._exchange
+        with part.scope(), exchange.step(first.epoch, first.batch):
+            ids = torch.from_numpy(seeds).to(part.torch_device)
+            share = Share(part, exchange, self._bounds, self._range, self._table, ids)
+            try:
+                for hop, fanout in enumerate(self._spec.fanouts[0]):
+                    key = _native.step_key(run_key, first.batch, hop, 0)
+                    share.hop(HopRequest(fanout, self._spec.replace, True, key))
+                batch = Data()
+                rows = share.nodes - self._range[0]
+                for name in self.data.meta.node_types[0].attrs:
+                    batch[name] = part.gather("node", name, rows)
+                batch.n_id = part.gather("node", "id", rows)
+                batch.batch_size, batch.num_seeds = share.num_seeds, len(seeds)
+                batch.layers = [self._layer(share, hop) for hop in reversed(range(len(share.hops)))]
+            finally:
+                share.end()
+        part.deliver([*tensors_in(batch), *(t for layer in batch.layers for t in layer.tensors())])
         return batch
 
-
-class _Share:
-    """Part of a batch that this trainer draws: its own nodes, while they are drawn.
-
-    `part` is the trainer's partition, and `rank_of` has the rank of each partition's trainer.
-    `group` exchanges rows between trainers.
-
-    Attributes:
-        nodes: new ids of the trainer's own nodes: the seeds, then the nodes that each hop adds.
-    """
-
-    def __init__(self, part: Part, rank_of: Tensor, group: TrainerGroup) -> None:
-        self._part, self._rank_of, self._group = part, rank_of, group
-        self._csr, self._book = part.csrs[0], part.meta.node_types[0].book
-        self._low, self._high = self._book.bounds[part.part], self._book.bounds[part.part + 1]
-        self.nodes: list[int] = []
-        self._positions: dict[int, int] = {}  # of own nodes
-        self._counts: list[int] = []  # of own nodes after seeds and after each hop
-        size = len(rank_of)
-        # For each trainer: {node: position among the rows from it}, and positions of rows for it.
-        self._received: list[dict[int, int]] = [{} for _ in range(size)]
-        self._sent: list[list[int]] = [[] for _ in range(size)]
-        self._received_counts: list[list[int]] = []  # after each hop
-        self._sent_counts: list[list[int]] = []
-        self._edges: list[tuple[Int64Array, Int64Array, Int64Array]] = []
-
-    def begin(self, seeds: Int64Array) -> None:
-        """Add the seeds that this trainer owns. A repeated seed is a separate node each time."""
-        for node in seeds[(seeds >= self._low) & (seeds < self._high)].tolist():
-            self._positions.setdefault(node, len(self.nodes))
-            self.nodes.append(node)
-        self._counts.append(len(self.nodes))
-
-    def hop(self, request: HopRequest, step: Step) -> None:
-        """Draw neighbours of this trainer's newest nodes, and send them to trainers that own them.
-
-        `request` describes the draws. `step` is the step of all trainers that exchanges must belong
-        to. The nodes that other trainers send become this trainer's, too.
-        """
-        first = self._counts[-2] if len(self._counts) > 1 else 0
-        rows = np.array(self.nodes[first:], np.int64)
-        counts, drawn, edges = RowSet(rows).draw(self._csr, request)
-        assert edges is not None
-        neighbors = np.asarray(drawn, np.int64)
-        destinations = np.repeat(np.arange(first, first + len(rows)), counts)
-        self._edges.append((neighbors, destinations, edges))
-        requested = self._exchange(np.unique(neighbors), step)
-        own = neighbors[(neighbors >= self._low) & (neighbors < self._high)]
-        for node in [*own.tolist(), *(node for nodes in requested for node in nodes)]:
-            if self._positions.setdefault(node, len(self.nodes)) == len(self.nodes):
-                self.nodes.append(node)
-        self._counts.append(len(self.nodes))
-        for positions, nodes in zip(self._sent, requested, strict=True):
-            positions += [self._positions[node] for node in nodes]
-        self._sent_counts.append([len(positions) for positions in self._sent])
-
-    def _exchange(self, ids: Int64Array, step: Step) -> list[list[int]]:
-        """Send new nodes to the trainers that own them.
-
-        Returns the nodes that each trainer has sent to this one.
-        """
-        owners = self._rank_of[torch.from_numpy(self._book.owner(ids).astype(np.int64))]
-        lists: list[list[int]] = [[] for _ in self._received]
-        me = int(self._rank_of[self._part.part])
-        for node, rank in zip(ids.tolist(), owners.tolist(), strict=True):
-            known = self._received[rank]
-            if rank != me and node not in known:
-                known[node] = len(known)
-                lists[rank].append(node)
-        self._received_counts.append([len(known) for known in self._received])
-        sent = [len(nodes) for nodes in lists]
-        received, _ = self._group.send_counts(sent, step, self._high - self._low)
-        rows = torch.tensor([node for nodes in lists for node in nodes], dtype=torch.int64)
-        answer = self._group.send_all(rows, sent, received, step)
-        return [nodes.tolist() for nodes in torch.split(answer, received)]
-
-    def layers(self) -> list[CooperativeLayer]:
-        """Return this trainer's layers, outermost first. Each has the edges of one hop less."""
-        return [self._layer(hop) for hop in reversed(range(len(self._edges)))]
-
-    def _layer(self, hop: int) -> CooperativeLayer:
-        neighbors, destinations, edges = (
-            np.concatenate(arrays) for arrays in zip(*self._edges[: hop + 1], strict=True)
-        )
-        num_src, num_dst = self._counts[hop + 1], self._counts[hop]
-        received, sent = self._received_counts[hop], self._sent_counts[hop]
-        starts = num_src + np.cumsum([0, *received])
-        positions = dict(self._positions)
-        for known, start, count in zip(self._received, starts, received, strict=False):
-            positions.update((node, start + i) for node, i in known.items() if i < count)
-        src = np.array([positions[node] for node in neighbors.tolist()], np.int64)
-        rows = [i for own, count in zip(self._sent, sent, strict=True) for i in own[:count]]
-        edge_type = self._part.meta.edge_types[0]
-        edge_rows = edges - edge_type.bounds[self._part.part]
-        attrs = {
-            name: _gathered(self._part.edge_feature(0, name), edge_rows) for name in edge_type.attrs
-        }
+    def _layer(self, share: Share, hop: int) -> CooperativeLayer:
+        nodes, edge_index, edges = share.layer(hop)
+        edge_type, part = self.data.meta.edge_types[0], self._own
+        rows = edges - edge_type.bounds[self.data.partition_idx]
         return CooperativeLayer(
-            torch.from_numpy(np.stack([src, destinations])),
-            _ids(self._part.edge_feature(0, "edge_id"), edge_rows),
-            attrs,
-            num_src,
-            num_dst,
-            Exchange(torch.tensor(rows, dtype=torch.int64), sent, received, self._group),
+            edge_index,
+            part.gather("edge", "edge_id", rows),
+            {name: part.gather("edge", name, rows) for name in edge_type.attrs},
+            nodes.num_src,
+            nodes.num_dst,
+            Exchange(nodes.rows, nodes.sent, nodes.received, self._group),
         )
-
-
-def _gathered(feature: RowStore, rows: Int64Array) -> Tensor:
-    return to_tensor(feature.gather(rows), feature.dtype)
-
-
-def _ids(feature: RowStore, rows: Int64Array) -> Tensor:
-    return torch.from_numpy(feature.gather(rows).astype(np.int64))

@@ -127,11 +127,13 @@ class DeviceTransfer:
         while self._copied_from and self._copied_from[0][0].query():
             self._copied_from.popleft()
         sources = tensors_in(batch)
+        begun = None
         if any(tensor.is_cuda for tensor in sources):
             # Kernels that computed parts of it on the device (seed indices of links, labels) come
             # first. A batch of the host waits for nothing that the consumer has queued.
-            self._stream.wait_stream(torch.cuda.current_stream(target))
+            begun = torch.cuda.current_stream(target).record_event()
         with on_stream(self._stream):
+            wait_and_record_stream(sources, begun)
             moved = batch.to(target, non_blocking=True)
             self._widen(moved)
             written = self._stream.record_event()

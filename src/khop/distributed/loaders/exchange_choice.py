@@ -13,6 +13,10 @@ import torch.distributed as dist
 
 from khop.distributed.dataset import DistDataset
 from khop.distributed.graph import PartitionedGraph
+from khop.distributed.loaders.device_backend import (
+    DeviceExchangeBackend,
+    check_drawn_on_device,
+)
 from khop.distributed.loaders.exchanged_parts import ExchangedParts
 from khop.distributed.loaders.in_process import ExchangeBackend, InProcessBackend
 from khop.distributed.loaders.loader_options import LoaderOptions
@@ -31,14 +35,22 @@ class Exchanging(NamedTuple):
     Attributes:
         is_collective: by collective calls of all trainers, not from partition servers.
         group: the user's process group for these calls.
+        device: the device on which this trainer draws and gathers its partition. If None, the CPU.
     """
 
     is_collective: bool
     group: dist.ProcessGroup | None
+    device: str | None = None
 
     @classmethod
-    def of(cls, options: LoaderOptions, data: PartitionedGraph) -> Exchanging:
-        """Check the options of a loader.
+    def of(
+        cls,
+        options: LoaderOptions,
+        data: PartitionedGraph,
+        spec: PipelineSpec,
+        device: str | None,
+    ) -> Exchanging:
+        """Check the options of a loader, whose batches go to `device`.
 
         Raises:
             RuntimeError: torch.distributed is not initialised, which collective calls need.
@@ -67,6 +79,10 @@ class Exchanging(NamedTuple):
                 )
             if data.context.world_size > 1:
                 check_initialized()
+            assert isinstance(data, DistDataset)
+            if device is not None and data.graph_mode != "CPU":
+                check_drawn_on_device(data, spec, options["packed"] is not None)
+                return cls(True, group, device)
         return cls(exchange == "all_to_all", group)
 
     def described(self, loader: str, batch_size: int, spec: PipelineSpec) -> dict[str, Any]:
@@ -76,6 +92,7 @@ class Exchanging(NamedTuple):
         return {
             "exchange": "all_to_all",
             "exchange_group": None if self.group is None else dist.get_backend(self.group),
+            "draws on a device": self.device is not None,
             "loader": loader,
             "batch_size": batch_size,
             "num_neighbors": spec.sampling.summary,
@@ -90,12 +107,18 @@ class Exchanging(NamedTuple):
         timeout: float,
         limits: tuple[int, tuple[int, int]],
         pack: Pack | None,
+        batch_size: int,
     ) -> InProcessBackend:
         """Return the maker of batches in this process. All trainers call it together.
 
         `limits` are the bytes of the cache of rows, and the limits of `lookahead`. `pack`
-        has rows of the next epochs.
+        has rows of the next epochs. `batch_size` is the maximum number of seeds in a batch.
         """
+        if self.device is not None:
+            group = None
+            if data.num_partitions > 1:
+                group = TrainerGroup(data.context, self.group, timeout)
+            return DeviceExchangeBackend(data, spec, self.device, group, batch_size)
         part = data.connected_part()
         if not self.is_collective:
             client = data.service().client(timeout)

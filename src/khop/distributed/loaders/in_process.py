@@ -9,7 +9,8 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Generator, Mapping, Sequence
-from typing import Any
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -28,7 +29,7 @@ from khop.distributed.sampling.window import SOON_KNOWN
 from khop.forks import check_process
 from khop.sampler.methods.access import together
 from khop.sampler.plan import EpochPlan
-from khop.sampler.rows.collect import Allocate, DrawnBatch
+from khop.sampler.rows.collect import Allocate, Collector, DrawnBatch
 from khop.storage.pack import Pack
 from khop.storage.part import Part
 from khop.trace.clock import BatchTimings, Phase
@@ -52,6 +53,7 @@ class InProcessBackend:
         cache_bytes: bytes of the cache of other partitions' rows. 0 for no cache.
         lookahead: limits of the number of batches that are drawn ahead if there is a cache.
         pack: rows of the next epochs. If None, there is no pack.
+        made_by: engine and collector of the batches, see `Pipeline`.
     """
 
     num_samplers = 0
@@ -68,6 +70,7 @@ class InProcessBackend:
         cache_bytes: int = 0,
         lookahead: tuple[int, int] = (0, 0),
         pack: Pack | None = None,
+        made_by: tuple[Any, Collector] | None = None,
     ) -> None:
         self._client = client
         self._owner = os.getpid()
@@ -83,6 +86,7 @@ class InProcessBackend:
             self._records.clock,
             cache_bytes=cache_bytes,
             opened=None if pack is None else pack.rows,
+            made_by=made_by,
         )
         self._lookahead = lookahead if self._pipeline.is_ordered else (0, 0)
         # Batches that are drawn ahead, in order, and the one whose rows are requested.
@@ -138,11 +142,12 @@ class InProcessBackend:
             self._start_again()
         self._withdraw_given_up()
         self._is_making = True
-        memory: list[Array] = []
+        memory: list[Any] = []
 
-        def allocate(record: Record) -> Mapping[str, Array]:
-            memory.append(self._pool.empty((record.nbytes,), _UINT8))
-            return record.write(memory[0].data)
+        def allocate(record: Record) -> Mapping[str, Any]:
+            arrays, taken = self._memory_of(record)
+            memory.append(taken)
+            return arrays
 
         records, client = self._records, self._client
         is_drawn = (epoch_id, batch) in self._drawn
@@ -153,11 +158,22 @@ class InProcessBackend:
             record, drawn = self._make((epoch_id, batch), allocate)
         finally:
             records.end()
-        received = 0 if client is None else client.bytes_received
+        received = self._bytes_received()
         remote, self._reported_bytes = received - self._reported_bytes, received
         self._is_making = False
-        record.note("made", self._made(len(memory[0]), remote, drawn))
-        return record.layout.read(memory[0])._replace(extras=record.extras or None)
+        record.note("made", self._made(record.nbytes, remote, drawn))
+        return self._read(record, memory[0])._replace(extras=record.extras or None)
+
+    def _memory_of(self, record: Record) -> tuple[Mapping[str, Any], Any]:
+        """Return the arrays to fill for a batch, by name, and their memory, for `_read`."""
+        memory = self._pool.empty((record.nbytes,), _UINT8)
+        return record.write(memory.data), memory
+
+    def _read(self, record: Record, memory: Any) -> Received:
+        return record.layout.read(memory)
+
+    def _bytes_received(self) -> int:
+        return 0 if self._client is None else self._client.bytes_received
 
     def _made(self, nbytes: int, remote: int, drawn: DrawnBatch) -> BatchTimings:
         disk = self._part.disk_counts().plus(None if self._pack is None else self._pack.counts())
@@ -233,8 +249,41 @@ class InProcessBackend:
             self._client = None
 
 
-class ExchangeBackend(InProcessBackend):
+class Exchanger(Protocol):
+    """Exchange of trainers that make batches together. See `ExchangedParts`."""
+
+    def step(self, epoch: int, batch: int) -> AbstractContextManager[None]: ...
+    def leave_epoch(self, epoch: int, num_batches: int) -> None: ...
+
+
+class TogetherBackend(InProcessBackend):
     """Maker of batches that all trainers make together, each its own, by collective calls.
+
+    `exchanger` makes these calls. Other arguments: see `InProcessBackend`.
+    """
+
+    def __init__(self, exchanger: Exchanger, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._exchanger = exchanger
+        self._taken: dict[int, int] = {}  # batches of each open epoch
+
+    def take(self, epoch_id: int, batch: int) -> Received:
+        """Make a batch, while the other trainers make theirs."""
+        taken = self._taken.get(epoch_id, 0)
+        with self._exchanger.step(epoch_id, taken):
+            received = super().take(epoch_id, batch)
+        self._taken[epoch_id] = taken + 1
+        return received
+
+    def close_epoch(self, epoch_id: int) -> None:
+        """End an epoch. If others take further batches of it, they get an error."""
+        if epoch_id in self._epochs:
+            self._exchanger.leave_epoch(epoch_id, self._taken.pop(epoch_id, 0))
+        super().close_epoch(epoch_id)
+
+
+class ExchangeBackend(TogetherBackend):
+    """Maker of batches with requests to other trainers, in rounds.
 
     `parts` are the partitions of other trainers. Other arguments: see `InProcessBackend`.
     """
@@ -250,10 +299,8 @@ class ExchangeBackend(InProcessBackend):
         lookahead: tuple[int, int],
         pack: Pack | None,
     ) -> None:
-        super().__init__(part, spec, parts, weights, timeout, cache_bytes, lookahead, pack)
+        super().__init__(parts, part, spec, parts, weights, timeout, cache_bytes, lookahead, pack)
         self._lookahead = lookahead  # also without a cache: batches share the rounds of their hops
-        self._parts = parts
-        self._taken: dict[int, int] = {}  # batches of each open epoch
 
     def _draw(self, key: BatchKey) -> None:
         """Draw a batch, and further ones with it: their hops share rounds of requests."""
@@ -288,17 +335,3 @@ class ExchangeBackend(InProcessBackend):
         for key, drawn in zip(keys, self._run(together(draws)), strict=True):
             self._pipeline.announce(drawn)
             self._drawn[key] = drawn
-
-    def take(self, epoch_id: int, batch: int) -> Received:
-        """Make a batch, while the other trainers make theirs."""
-        taken = self._taken.get(epoch_id, 0)
-        with self._parts.step(epoch_id, taken):
-            received = super().take(epoch_id, batch)
-        self._taken[epoch_id] = taken + 1
-        return received
-
-    def close_epoch(self, epoch_id: int) -> None:
-        """End an epoch. If others take further batches of it, they get an error."""
-        if epoch_id in self._epochs:
-            self._parts.leave_epoch(epoch_id, self._taken.pop(epoch_id, 0))
-        super().close_epoch(epoch_id)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any, NamedTuple
 
@@ -146,22 +147,45 @@ class TrainerGroup:
             ProtocolError: a trainer has sent a number below 0 or above `most`.
             RendezvousError: a trainer is at another step, or as for `send_all`.
         """
+        numbers = self.send_numbers([[count, flags] for count in sent], step, [most])
+        return [count for count, _ in numbers], [flag for _, flag in numbers]
+
+    def send_numbers(
+        self, sent: Sequence[Sequence[int]], step: Step, most: Sequence[int]
+    ) -> list[list[int]]:
+        """Send equally many numbers to each trainer. Return the numbers of each.
+
+        Args:
+            sent: the numbers for each trainer: counts, and others behind them.
+            step: the step.
+            most: maximum of each count that another trainer may send.
+
+        Raises:
+            ProtocolError: a trainer has sent a count below 0 or above its maximum.
+            RendezvousError: a trainer is at another step, or as for `send_all`.
+        """
         one = [1] * self.size
-        rows = torch.tensor([[count, flags, *step] for count in sent])
-        numbers = self.send_all(rows, one, one, step).tolist()
+        rows = torch.tensor([[*step, *numbers] for numbers in sent])
         failure: Exception | None = None
-        for rank, (count, _, *theirs) in enumerate(numbers):
-            if tuple(theirs) != step:
+        received = []
+        for rank, numbers in enumerate(self.send_all(rows, one, one, step).tolist()):
+            theirs = Step(*numbers[:3])
+            received.append(numbers[3:])
+            if theirs != step:
                 failure = RendezvousError(
                     f"trainers have to take each batch together, but trainer {rank} is at "
-                    f"{_where(Step(*theirs))}, trainer {self.rank} at {_where(step)}"
+                    f"{_where(theirs)}, trainer {self.rank} at {_where(step)}"
                 )
-            elif not 0 <= count <= most:
-                failure = ProtocolError(f"trainer {rank} announced {count} rows, not 0 to {most}")
+                continue
+            for count, limit in zip(numbers[3:], most, strict=False):
+                if not 0 <= count <= limit:
+                    failure = ProtocolError(
+                        f"trainer {rank} announced {count} rows, not 0 to {limit}"
+                    )
         if failure is not None:
             self.fail(failure)
             raise failure
-        return [count for count, *_ in numbers], [flag for _, flag, *_ in numbers]
+        return received
 
     def leave_epoch(self, epoch: int, num_batches: int) -> None:
         """Publish that this trainer leaves an epoch after `num_batches` batches."""

@@ -79,6 +79,7 @@ class Pipeline:
         cache_bytes: bytes of the caches of other parts' rows. 0 for no caches. Batches that a
             device gathers have none.
         opened: opens the rows of an attribute, also of a pack. If None, there is no pack.
+        made_by: engine and collector. If None, those of the other arguments.
     """
 
     def __init__(
@@ -91,11 +92,13 @@ class Pipeline:
         device: DeviceOfSampler | None = None,
         cache_bytes: int = 0,
         opened: OpenRows | None = None,
+        made_by: tuple[Any, Collector] | None = None,
     ) -> None:
         self._spec = spec
         self._clock = clock or PhaseClock()
         arrays = arrays or {}
-        self._engine, self._collector = _create_engine(
+        self._engine: Any
+        self._engine, self._collector = made_by or _create_engine(
             part, spec, remote, device, _labels(arrays), cache_bytes, opened
         )
         self._links: LinkSampler | None = None
