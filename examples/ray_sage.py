@@ -53,8 +53,8 @@ def train(config: dict[str, Any]) -> None:
     net = GraphSAGE(config["width"], 64, 2, NUM_SECTIONS, dropout=0.5)
     model = ray.train.torch.prepare_model(net)
     optimizer = torch.optim.Adam(net.parameters(), lr=0.01)
-    parts = {"net": net, "optimizer": optimizer, "loader": loader, "tests": tests}
-    begun, step, total = load(parts, rank)
+    stateful = {"net": net, "optimizer": optimizer, "loader": loader, "tests": tests}
+    begun, step, total = load(stateful, rank)
     for epoch in range(begun, config["epochs"]):
         model.train()
         for batch in loader:
@@ -64,33 +64,33 @@ def train(config: dict[str, Any]) -> None:
             optimizer.step()
             total, step = total + loss.item(), step + 1
             if step % config["save_every"] == 0 and step < len(loader):
-                save(parts, rank, {}, (epoch, step, total))
+                save(stateful, rank, {}, (epoch, step, total))
         loss, share = total / len(loader), accuracy(model, tests)
         step, total = 0, 0.0
         metrics = {"epoch": epoch, "loss": loss, "accuracy": share}
-        save(parts, rank, metrics, (epoch + 1, step, total))
+        save(stateful, rank, metrics, (epoch + 1, step, total))
         if rank == 0:
             print(f"epoch {epoch}, loss: {loss:.6f}, test accuracy: {share:.3f}", flush=True)
     shutdown_client()  # the worker goes on
 
 
-def save(parts: dict[str, Any], rank: int, metrics: dict[str, Any], progress: Any) -> None:
+def save(stateful: dict[str, Any], rank: int, metrics: dict[str, Any], progress: Any) -> None:
     """Report metrics and a checkpoint, together with all other workers."""
-    state = {name: part.state_dict() for name, part in parts.items()}
+    state = {name: part.state_dict() for name, part in stateful.items()}
     state |= {"torch": torch.get_rng_state(), "progress": progress}  # dropout uses the generator
     with tempfile.TemporaryDirectory() as folder:
         torch.save(state, Path(folder) / f"rank-{rank}.pt")
         ray.train.report(metrics, checkpoint=ray.train.Checkpoint.from_directory(folder))
 
 
-def load(parts: dict[str, Any], rank: int) -> tuple[int, int, float]:
+def load(stateful: dict[str, Any], rank: int) -> tuple[int, int, float]:
     """Load the newest checkpoint, if there is one. Return its epoch, step and sum of losses."""
     checkpoint = ray.train.get_checkpoint()
     if checkpoint is None:
         return 0, 0, 0.0
     with checkpoint.as_directory() as folder:
         state = torch.load(Path(folder) / f"rank-{rank}.pt")
-    for name, part in parts.items():
+    for name, part in stateful.items():
         part.load_state_dict(state[name])
     torch.set_rng_state(state["torch"])
     epoch, step, total = state["progress"]

@@ -93,9 +93,9 @@ def test_limits_of_hosts(folder):
     done = launching.run(*rsh, "--hosts", "a", "--", "show.py", folder=folder)
     assert done.returncode == 2, done
     for text in (
-        "a: at most 512 open files are allowed, of 1024: raise ulimit -n",
-        "a: at most 3072000000 bytes of addresses are allowed, of 4294967296: raise ulimit -v",
-        "a: at most 1048576 bytes of a file or of shared memory are allowed, of 1073741824: raise",
+        "a: only 512 open files are allowed, 1024 are needed: raise ulimit -n",
+        "a: only 3072000000 bytes of addresses are allowed, 4294967296 are needed: raise",
+        "a: only 1048576 bytes of a file or of shared memory are allowed, 1073741824 are needed",
     ):
         assert text in done.stderr
 
@@ -120,7 +120,7 @@ def test_memory_and_processes_of_hosts(monkeypatch):
     )
     monkeypatch.setattr(host_checks.os, "geteuid", lambda: 1000)
     monkeypatch.setattr(host_checks.resource, "getrlimit", lambda limit: (100, 5000))
-    assert "at most 100 processes and threads are allowed, of 112: raise ulimit -u" in {
+    assert "only 100 processes and threads are allowed, 112 are needed: raise ulimit -u" in {
         *host_checks.limits(7)
     }
 

@@ -24,6 +24,7 @@ ERROR = "error: "
 
 _REACH_SECONDS = 5.0
 _PORTS = 10_000, 30_000
+_MOST_PROBLEMS = 16
 _PROBE_BYTES = 32 << 10
 # A process that has imported torch and PyG has 270 MB of its own, in 950 MB of addresses.
 _MEMORY_PER_PROCESS, _TASKS_PER_PROCESS = 256 << 20, 16
@@ -71,7 +72,7 @@ def check(request: Mapping[str, Any]) -> dict[str, Any]:
         "versions": {"python": platform.python_version(), **_versions()},
         "files": files,
         "address": address,
-        "problems": problems,
+        "problems": problems[:_MOST_PROBLEMS],
     }
 
 
@@ -96,7 +97,7 @@ def limits(processes: int) -> Iterator[str]:
         soft, hard = resource.getrlimit(limit)
         allowed = hard if limit == resource.RLIMIT_NOFILE else soft  # servers raise this one
         if allowed != resource.RLIM_INFINITY and allowed < least:
-            yield f"at most {allowed} {name} are allowed, of {least}: raise ulimit {option}"
+            yield f"only {allowed} {name} are allowed, {least} are needed: raise ulimit {option}"
     try:
         os.close(os.memfd_create("khop-check"))
     except OSError as error:
@@ -112,7 +113,9 @@ def _unserved(request: Mapping[str, Any]) -> Iterator[str]:
 
             config = ServerConfig("", rank, request["num_servers"], 0, "")
             config.parts_of(PartitionFolder(request["parts"]))
-        except (ImportError, LookupError, ValueError) as error:
+        except (ImportError, TypeError):
+            return  # of another version, which is a problem of its own
+        except (LookupError, ValueError) as error:
             yield f"server {rank}: {error}"
 
 

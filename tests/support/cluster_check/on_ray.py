@@ -70,7 +70,7 @@ def _pods(folder: Path) -> dict[str, Any]:
 def _train(folder: Path, cluster: Any = None, program: bytes = _SERVER) -> dict[str, Any]:
     """Run the example. With a cluster, kill the node of server 1, or of a trainer, in epoch 1."""
     words = ("--parts", folder / "parts", "--packages", 4000, "--batch-size", 32, "--epochs", 4)
-    words = (*words, "--save-every", 10)
+    words = (*words, "--save-every", 5)
     is_trainer = program == _TRAINER
     each = ("--servers", 1, "--cpus", _OF_EACH_OF_MORE) if is_trainer else ("--cpus", _OF_EACH)
     begin = time.monotonic()
@@ -100,13 +100,13 @@ def _train(folder: Path, cluster: Any = None, program: bytes = _SERVER) -> dict[
 
 
 def _wait_for_checkpoints(folder: Path, process: subprocess.Popen[str]) -> None:
-    """Wait until the trainers have written two more checkpoints. The first may count as lost."""
+    """Wait until the trainers have written three more checkpoints. Then Ray counts the first."""
     pattern = "checkpoints/*/checkpoint_*/rank-0.pt"
     before, found = {*folder.glob(pattern)}, set[Path]()
-    while len(found - before) < 2:
+    while len(found - before) < 3:
         found |= {*folder.glob(pattern)}
         if process.poll() is not None:
-            raise RuntimeError("the example has ended before two more checkpoints")
+            raise RuntimeError("the example has ended before three more checkpoints")
         time.sleep(0.05)
 
 
