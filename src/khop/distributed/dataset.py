@@ -22,7 +22,7 @@ from khop.distributed.partitions.service import PartitionService
 from khop.distributed.partitions.shared_client import SharedClient
 from khop.distributed.processes.hosts import maps_same_host
 from khop.distributed.stores.dataset_stores import PartitionStores
-from khop.distributed.user_data import open_stores, read_labels
+from khop.distributed.stores.user_data import open_stores, read_labels
 from khop.sampler.drawing.graph_rows import GraphRows
 from khop.sampler.drawing.view import GraphView
 from khop.storage.disk_choice import choose_disk

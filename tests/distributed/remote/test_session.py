@@ -338,7 +338,7 @@ def test_seeds_of_batches_that_are_drawn_ahead_count():
 def test_its_end():
     served = Served(num_workers=2)
     served.order(0)
-    assert [s["outstanding"] for s in served.session.state()["samplers"]] == [1, 0]
+    assert [s.outstanding for s in served.session.state().samplers] == [1, 0]
     served.session.close()
     assert served.session.samplers == []
     assert not served.session.lacks_sampler
