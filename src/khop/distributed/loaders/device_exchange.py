@@ -118,7 +118,7 @@ class DeviceExchange:
         return Split(order, torch.searchsorted(ranks, self._ranks, right=True))
 
     def announce(self, splits: Sequence[Split], most: Sequence[int], *others: int) -> Shares:
-        """Tell trainers how many rows of some sets they are asked for. Waits, and ends a step.
+        """Send each trainer the numbers of rows that it is asked for. Waits, and ends a step.
 
         Args:
             splits: the rows of each set.
@@ -141,7 +141,7 @@ class DeviceExchange:
         return Shares(asked, [of[:sets] for of in numbers], [of[sets:] for of in numbers], step)
 
     def ask(self, shares: Shares, rows: Sequence[Tensor]) -> Tensor:
-        """Send the rows of each set, in the order of `Split`. Return those that trainers ask for.
+        """Send rows of each set, in the order of `Split`. Return the rows that trainers ask for.
 
         They are trainer by trainer, and set by set.
         """

@@ -122,11 +122,13 @@ class ExchangedCollector(Collector):
         splits = [self._exchange.split(ids[t.unit, t.type_index], t.bounds) for t in tables]
         shares = self._exchange.announce(splits, [MOST_ROWS] * len(tables))
         orders = [split.order for split in splits]
-        wanted = [ids[t.unit, t.type_index][order] for t, order in zip(tables, orders, strict=True)]
+        sorted_ids = [
+            ids[t.unit, t.type_index][order] for t, order in zip(tables, orders, strict=True)
+        ]
         if tables:
-            asked = self._exchange.ask(shares, wanted)
+            asked = self._exchange.ask(shares, sorted_ids)
             received = self._send(tables, asked, shares)
-            self._place(tables, received, by_trainer(orders, shares.asked), shares.asked, arrays)
+            self._scatter(tables, received, by_trainer(orders, shares.asked), shares.asked, arrays)
         rows = [sum(of[i] for i, t in enumerate(tables) if t.unit == "node") for of in shares.asked]
         remote = sum(rows) - rows[self._exchange.rank]
         local = sum(map(subgraph.num_nodes, range(len(self._spec.node_attrs)))) - remote
@@ -181,7 +183,7 @@ class ExchangedCollector(Collector):
         _, expected = _spans(tables, shares.asked)
         return self._exchange.send(out, sent, expected, shares.step)
 
-    def _place(
+    def _scatter(
         self,
         tables: Sequence[_Table],
         received: Tensor,
