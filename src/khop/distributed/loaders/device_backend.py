@@ -63,7 +63,9 @@ class DeviceExchangeBackend(TogetherBackend):
         with on.lock, on.scope():
             graphs = graphs_on(on.native, view, data.graph_mode)
             engine = ExchangedEngine(view, spec.sampling, on, graphs, exchange, batch_size)
-            collector = ExchangedCollector(part, spec.collect, on, data.feature_mode, exchange)
+            collector = ExchangedCollector(
+                part, spec.collect, on, data.feature_mode, exchange, engine.most_rows
+            )
         super().__init__(exchange, part, spec, None, {}, made_by=(engine, collector))
 
     def take(self, epoch_id: int, batch: int) -> Received:

@@ -60,6 +60,9 @@ class ExchangedEngine:
         graphs: the partition on the device, for each edge type.
         exchange: the exchange with other trainers.
         batch_size: maximum number of seeds in a batch of any trainer.
+
+    Attributes:
+        most_rows: for each node type, maximum number of this trainer's nodes in any batch.
     """
 
     def __init__(
@@ -84,7 +87,7 @@ class ExchangedEngine:
         # A node is in a frontier once, or once in each tree. Seeds may be repeated.
         trees = batch_size if spec.disjoint else 1
         own = [bounds[view.part + 1] - bounds[view.part] for bounds in view.bounds]
-        self._most_rows = [min(trees * count + batch_size, MOST_ROWS) for count in own]
+        self.most_rows = [min(trees * count + batch_size, MOST_ROWS) for count in own]
         self._idle: list[_native.DeviceSubgraph] = []
 
     def sample(
@@ -135,7 +138,7 @@ class ExchangedEngine:
         types = [self._view.relations[r][1] for r in relations]
         frontiers = {t: self._frontier(subgraph, t) for t in dict.fromkeys(types)}
         splits = [frontiers[t][1] for t in types]
-        most = [self._most_rows[t] for t in types]
+        most = [self.most_rows[t] for t in types]
         shares = self._exchange.announce(splits, most, _signed(run_key), batch)
         return _Hop(index, relations, splits, shares), [frontiers[t][0] for t in types]
 
