@@ -88,8 +88,8 @@ def _train(device: str, folder: Path, scale: float) -> dict[str, Any]:
     twin = DistNeighborLoader(dataset, FANOUTS, "train_mask", **common)
     drawn = loaders["device draws"]
     different = sum(
-        _differ(ours, theirs)
-        for _, ours, theirs in zip(range(_COMPARED), drawn, twin, strict=False)
+        _differ(batch, expected)
+        for _, batch, expected in zip(range(_COMPARED), drawn, twin, strict=False)
     )
     dist.barrier()
     results: dict[str, Any] = {"name": name, "backend": backend, "trainers": size}
@@ -109,13 +109,13 @@ def _train(device: str, folder: Path, scale: float) -> dict[str, Any]:
     return results
 
 
-def _differ(ours: Any, theirs: Any) -> bool:
-    ours = ours.clone().to("cpu")
+def _differ(batch: Any, expected: Any) -> bool:
+    batch = batch.clone().to("cpu")
     return any(
-        not torch.equal(ours[key], value)
-        for key, value in theirs.items()
+        not torch.equal(batch[key], value)
+        for key, value in expected.items()
         if isinstance(value, torch.Tensor)
-    ) or set(ours.keys()) != set(theirs.keys())
+    ) or set(batch.keys()) != set(expected.keys())
 
 
 def _traffic(loader: Any) -> dict[str, Any]:
