@@ -58,9 +58,11 @@ class DeviceExchangeBackend(TogetherBackend):
             0 if group is None else rank if rank in ranks else ranks[rank % len(ranks)]
             for ranks in owners
         ]
-        self._exchange = exchange = DeviceExchange(on.torch_device, group, answering, data.homes)
         view = GraphView.of_part(part)
         with on.lock, on.scope():
+            self._exchange = exchange = DeviceExchange(
+                on.torch_device, group, answering, data.homes
+            )
             graphs = graphs_on(on.native, view, data.graph_mode)
             engine = ExchangedEngine(view, spec.sampling, on, graphs, exchange, batch_size)
             collector = ExchangedCollector(

@@ -113,6 +113,9 @@ class DeviceExchange:
             ids: [n] int64.
             bounds: [num_parts + 1] int64 range bounds of the partitions.
         """
+        if self.size == 1:
+            count = torch.full([1], len(ids), device=ids.device)
+            return Split(torch.arange(len(ids), device=ids.device), count)
         parts = torch.bucketize(ids, bounds[1:-1], right=True)
         ranks, order = torch.sort(self._rank_of[parts], stable=True)
         return Split(order, torch.searchsorted(ranks, self._ranks, right=True))
