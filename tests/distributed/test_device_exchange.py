@@ -5,6 +5,7 @@ import signal
 
 import pytest
 
+from khop.partition import convert_features
 from support.cluster import device_exchange_jobs, jobs
 from support.cluster.exchange_jobs import NODES
 
@@ -42,6 +43,14 @@ def test_equal_batches(twin_root, size, num_parts, load):
     for result in jobs.finish_trainers(trainers, silent=True):
         assert result["rows"]["local"] > 0
         assert (result["rows"]["remote"] > 0) == (num_parts > 1)
+
+
+def test_batches_of_loaders_by_messages(twin_root, tmp_path):
+    """Features in fewer bits, padding, epochs that are left and resumed, uneven seeds."""
+    root = tmp_path / "parts"
+    convert_features(twin_root("homogeneous", 2), root, {"x": "int8"})
+    for result in jobs.finish_trainers(start("like_messages", 2, root=str(root)), silent=True):
+        assert result["dtype"] == "int8"
 
 
 def test_traffic_is_that_of_the_plan(twin_root):

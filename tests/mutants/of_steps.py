@@ -28,8 +28,8 @@ OF_STEPS = [
     Fault(
         "edges are appended without room",
         STEPS,
-        "    if (!to.fits()) return;\n    const int64_t edge =",
-        "    if (!to.fits() && !M) return;\n    const int64_t edge =",
+        "    if (!to.fits()) return;\n    auto [id, edge] =",
+        "    if (!to.fits() && !M) return;\n    auto [id, edge] =",
         "device_caching",
         "batches and lazy",
     ),

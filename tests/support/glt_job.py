@@ -64,7 +64,7 @@ def check_all2all(rank, dataset):
     workers = glt.distributed.CollocatedDistSamplingWorkerOptions
     seeds = torch.arange(NUM // 2) + rank * NUM // 2
 
-    def loader(use_all2all):
+    def loader(use_all2all, to_device=None):
         return glt.distributed.DistNeighborLoader(
             dataset,
             [3, 3],
@@ -73,15 +73,19 @@ def check_all2all(rank, dataset):
             with_edge=True,
             collect_features=True,
             random_seed=3,
+            to_device=to_device,
             worker_options=workers(use_all2all=use_all2all),
         )
 
-    exchanged = loader(True)
-    for ours, theirs in zip(exchanged, loader(False), strict=True):
-        check(ours)
-        assert ours.keys() == theirs.keys()
-        assert all(torch.equal(ours[n], theirs[n]) for n in ("node", "edge", "edge_index"))
-    assert exchanged.stats().rows["remote"] > 0
+    for to_device in (None, f"emulated:{rank}"):
+        exchanged = loader(True, to_device)
+        for ours, theirs in zip(exchanged, loader(False), strict=True):
+            check(ours)
+            assert ours.keys() == theirs.keys()
+            assert all(torch.equal(ours[n], theirs[n]) for n in ("node", "edge", "edge_index"))
+        assert exchanged.stats().rows["remote"] > 0
+        drawn_by = type(exchanged._backend).__name__
+        assert drawn_by == ("ExchangeBackend" if to_device is None else "DeviceExchangeBackend")
     torch.distributed.destroy_process_group()
 
 

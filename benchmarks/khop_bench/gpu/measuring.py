@@ -142,6 +142,11 @@ def node_group(stage: Stage) -> None:
     _take(stage, output)
 
 
+def partitions(stage: Stage) -> None:
+    """Draw partitions by the devices of two trainers, and compare with the CPU's draws."""
+    program(stage, "partitions")
+
+
 def ncu(stage: Stage) -> None:
     """Examine the kernels of batches with Nsight Compute. A dry run only draws the batches."""
     command = [

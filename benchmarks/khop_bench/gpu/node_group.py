@@ -12,8 +12,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import socket
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
@@ -31,6 +29,7 @@ from khop.data.node_rows import NodeGroup
 from khop.data.row_division import Rates
 from khop.distributed import init_worker_group, shutdown_worker_group
 from khop.sampler.pyg.device import TorchDevice
+from khop_bench.gpu.trainers import run_trainers
 
 WIDTH = 100
 ROW_BYTES = 4 * WIDTH
@@ -48,35 +47,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if "RANK" in os.environ:
         print(json.dumps(_train(options.device, options.rows)))
         return 0
-    results = _run(options)
+    words = ["--device", options.device, "--rows", str(options.rows)]
+    results = run_trainers("node_group", options.trainers, words)
     print(json.dumps(results, indent=1))
     if options.output is not None:
         options.output.write_text(json.dumps(results, indent=1))
     return 0
-
-
-def _run(options: argparse.Namespace) -> list[dict[str, Any]]:
-    """Start the trainers, and return what each has found."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    command = [sys.executable, "-m", "khop_bench.gpu.node_group"]
-    command += ["--device", options.device, "--rows", str(options.rows)]
-    job = {"WORLD_SIZE": str(options.trainers), "MASTER_ADDR": "127.0.0.1"}
-    trainers = [
-        subprocess.Popen(
-            command,
-            env={**os.environ, **job, "RANK": str(rank), "MASTER_PORT": str(port)},
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(options.trainers)
-    ]
-    printed = [trainer.communicate()[0] for trainer in trainers]
-    for rank, trainer in enumerate(trainers):
-        if trainer.returncode != 0:
-            raise RuntimeError(f"trainer {rank} ended with status {trainer.returncode}")
-    return [json.loads(text.splitlines()[-1]) for text in printed]
 
 
 def _train(device: str, num_rows: int) -> dict[str, Any]:

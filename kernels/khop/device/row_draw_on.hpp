@@ -56,7 +56,7 @@ class RowDrawOn final : public RowDraw {
   void write(int64_t* entries, bool with_edges) override {
     if (!edges_.has_value()) return;  // no rows
     [[maybe_unused]] const auto on = backend_.on_device();
-    backend_.run(Count{num_edges_}, WriteEntries{{*edges_}, entries, with_edges});
+    backend_.run(Count{num_edges_}, WriteEntries{*edges_, entries, with_edges});
   }
 
  private:

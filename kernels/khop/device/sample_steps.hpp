@@ -154,7 +154,7 @@ class BatchSteps {
     Count found{0};
     if (!hops_[h].empty()) {
       found = pick_hop(h, batch, num_candidates);
-      append(edges, found, PickedEdges{edges});
+      append(edges, found, PickedEdges{});
     }
     end_hop(h, edges, found, num_candidates);
   }

@@ -111,7 +111,8 @@ class DistDataset(PartitionStores, PartitionedGraph):
             graph_mode: placement of the graph for samplers on devices
                 (`MpDistSamplingWorkerOptions.worker_devices`). 'ZERO_COPY': in the host's memory,
                 read in place. 'CUDA': each sampler copies it to its device at its start. 'CPU':
-                samplers on devices are an error. Samplers on the CPU ignore it.
+                samplers on devices are an error, and trainers that exchange by collective calls
+                draw on the CPU. Samplers on the CPU ignore it.
             input_layout: accepted, not needed: the folder has the layout.
             feature_with_gpu: samplers on devices copy the attributes that batches carry to their
                 device at their start. If False, they read them in the host's memory, in place.

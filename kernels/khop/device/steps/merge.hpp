@@ -24,7 +24,7 @@ struct RepliedEdges {
   HopReplies replies;
   bool with_edges;
 
-  KHOP_HD DrawnEdge operator()(int64_t, int64_t row, int64_t j) const {
+  KHOP_HD DrawnEdge operator()(const HopEdges&, int64_t, int64_t row, int64_t j) const {
     const int64_t* const entry =
         replies.entries + (replies.begins[row] + j) * entry_words(with_edges);
     return {entry[0], with_edges ? entry[1] : 0};
@@ -63,15 +63,14 @@ struct WriteTotals {
 };
 
 struct WriteEntries {
-  PickedEdges picked;
+  HopEdges edges;
   int64_t* entries;
   bool with_edges;
 
   KHOP_HD void operator()(int64_t e) const {
-    const HopEdges& edges = picked.edges;
     const int64_t row = edges.row_of(e);
-    const DrawnEdge drawn =
-        picked(edges.batch.relation_of_row(row), row, e - edges.rows.offsets[row]);
+    const int64_t k = edges.batch.relation_of_row(row);
+    const DrawnEdge drawn = PickedEdges{}(edges, k, row, e - edges.rows.offsets[row]);
     int64_t* const entry = entries + e * entry_words(with_edges);
     entry[0] = drawn.neighbor;
     if (with_edges) entry[1] = drawn.edge;

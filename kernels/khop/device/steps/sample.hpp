@@ -76,9 +76,7 @@ struct DrawnEdge {
 
 // What PickRows has picked.
 struct PickedEdges {
-  HopEdges edges;
-
-  KHOP_HD DrawnEdge operator()(int64_t k, int64_t row, int64_t j) const {
+  KHOP_HD DrawnEdge operator()(const HopEdges& edges, int64_t k, int64_t row, int64_t j) const {
     const DeviceCsr& graph = edges.batch.relations[k].graph;
     const int64_t edge = edges.rows.edge(edges.steps[k].mode, row, j);
     return {graph.indices[edge], graph.first_edge + edge};
@@ -101,7 +99,8 @@ struct Appended {
   KHOP_HD bool fits() const { return position < buffer.capacity; }
 };
 
-// `Drawn` has the neighbours and edges: drawn_by(k, row, j) are those of the j-th edge of a row.
+// `Drawn` has the neighbours and edges: drawn_by(edges, k, row, j) are those of the j-th edge of a
+// row.
 template <class Drawn>
 struct AppendEdges {
   HopEdges edges;
@@ -113,7 +112,7 @@ struct AppendEdges {
     const int64_t k = batch.relation_of_row(row);
     const Appended to(edges, k, e);
     if (!to.fits()) return;
-    auto [id, edge] = drawn_by(k, row, e - edges.rows.offsets[row]);
+    auto [id, edge] = drawn_by(edges, k, row, e - edges.rows.offsets[row]);
     const FrontierView frontier = batch.frontier_of(batch.relations[k]);
     const int64_t number = *frontier.begin + row - batch.row_starts[k];
     if (id < 0 || id >= to.buffer.num_ids) {

@@ -185,12 +185,12 @@ class CooperativeLoader:
         self._own = OwnPart(part) if is_cpu(device) else OwnPartOnDevice(part, data, device)
         self._group = TrainerGroup(require_context(), group, timeout)
         rank_of = [data.homes.index(p) for p in range(data.num_partitions)]
-        on = self._own.torch_device
-        self._exchange = DeviceExchange(on, self._group, rank_of, data.homes)
-        bounds = data.meta.node_types[0].bounds
-        self._bounds = torch.tensor(bounds, device=on)
+        bounds, on = data.meta.node_types[0].bounds, self._own.torch_device
         self._range = low, high = bounds[part.part], bounds[part.part + 1]
-        self._table = torch.full([high - low], -1, device=on)  # positions of nodes in a batch
+        with self._own.scope():
+            self._exchange = DeviceExchange(on, self._group, rank_of, data.homes)
+            self._bounds = torch.tensor(bounds, device=on)
+            self._table = torch.full([high - low], -1, device=on)  # positions of nodes in a batch
 
     def shutdown(self) -> None:
         """Release the process group. Also done when the trainer leaves its job or ends."""

@@ -81,7 +81,7 @@ class Share:
         self._low, self._high = own
         self._table = table
         self.nodes = seeds[self._are_own(seeds)]
-        ids, firsts = _first_places(self.nodes - self._low)
+        ids, firsts = _first_positions(self.nodes - self._low)
         table[ids] = firsts
         self.num_seeds = len(self.nodes)
         self.hops: list[HopEdges] = []
@@ -134,9 +134,9 @@ class Share:
         asked = torch.tensor([of for (of,) in shares.asked], device=new.device)
         before = torch.tensor(self._received[-1], device=new.device)
         ranks = torch.repeat_interleave(torch.arange(len(asked), device=new.device), asked)
-        places = torch.arange(len(new), device=new.device)
-        places += (before - asked.cumsum(0) + asked)[ranks]
-        away = torch.cat([self._away, torch.stack([new, ranks, places])], 1)
+        rows = torch.arange(len(new), device=new.device)
+        rows += (before - asked.cumsum(0) + asked)[ranks]
+        away = torch.cat([self._away, torch.stack([new, ranks, rows])], 1)
         self._away = away[:, torch.argsort(away[0])]
         self._received.append((before + asked).tolist())
         return requested.split_with_sizes([of for (of,) in shares.asking])
@@ -144,7 +144,7 @@ class Share:
     def _add(self, ids: Tensor) -> None:
         """Add own nodes in the order of their first appearance, unless they are there."""
         ids = ids - self._low
-        new, firsts = _first_places(ids[self._table[ids] < 0])
+        new, firsts = _first_positions(ids[self._table[ids] < 0])
         new = new[torch.argsort(firsts)]
         self.nodes = torch.cat([self.nodes, new + self._low])
         self._table[new] = torch.arange(self._counts[-1], len(self.nodes), device=new.device)
@@ -172,9 +172,9 @@ class Share:
         self._table[self.nodes - self._low] = -1
 
 
-def _first_places(ids: Tensor) -> tuple[Tensor, Tensor]:
+def _first_positions(ids: Tensor) -> tuple[Tensor, Tensor]:
     """Return distinct ids, and the position at which each appears first."""
     distinct, inverse = torch.unique(ids, return_inverse=True)
-    places = torch.arange(len(ids), device=ids.device)
-    firsts = torch.full_like(distinct, len(ids)).scatter_reduce_(0, inverse, places, "amin")
+    positions = torch.arange(len(ids), device=ids.device)
+    firsts = torch.full_like(distinct, len(ids)).scatter_reduce_(0, inverse, positions, "amin")
     return distinct, firsts

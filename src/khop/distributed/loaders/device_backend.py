@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from khop.channel.layout import Received, Record
+from khop.data.device import check_device
 from khop.distributed.dataset import DistDataset
 from khop.distributed.loaders.device_exchange import DeviceExchange
 from khop.distributed.loaders.exchanged_draws import ExchangedEngine
@@ -22,6 +23,10 @@ from khop.forks import check_process
 from khop.sampler.device.engine import graphs_on
 from khop.sampler.drawing.view import GraphView
 from khop.sampler.pyg.device import TorchDevice, wait_and_record_stream
+
+_REMEDY = (
+    "Load the dataset with graph_mode='CPU': the CPU draws, and batches are copied to the device"
+)
 
 
 class DeviceExchangeBackend(TogetherBackend):
@@ -53,12 +58,16 @@ class DeviceExchangeBackend(TogetherBackend):
             0 if group is None else rank if rank in ranks else ranks[rank % len(ranks)]
             for ranks in owners
         ]
-        self._exchange = exchange = DeviceExchange(on.torch_device, group, answering, data.homes)
         view = GraphView.of_part(part)
         with on.lock, on.scope():
+            self._exchange = exchange = DeviceExchange(
+                on.torch_device, group, answering, data.homes
+            )
             graphs = graphs_on(on.native, view, data.graph_mode)
             engine = ExchangedEngine(view, spec.sampling, on, graphs, exchange, batch_size)
-            collector = ExchangedCollector(part, spec.collect, on, data.feature_mode, exchange)
+            collector = ExchangedCollector(
+                part, spec.collect, on, data.feature_mode, exchange, engine.most_rows
+            )
         super().__init__(exchange, part, spec, None, {}, made_by=(engine, collector))
 
     def take(self, epoch_id: int, batch: int) -> Received:
@@ -93,8 +102,19 @@ class DeviceExchangeBackend(TogetherBackend):
         self._exchange.close()
 
 
-def check_drawn_on_device(data: DistDataset, spec: PipelineSpec, is_packed: bool) -> None:
-    """Raise ValueError if trainers cannot draw batches together on their GPUs."""
+def check_drawn_on_device(
+    data: DistDataset, spec: PipelineSpec, device: str, is_packed: bool
+) -> None:
+    """Check that trainers can draw batches together on their devices.
+
+    Raises:
+        RuntimeError: khop cannot use the device. The message has the reason.
+        ValueError: devices cannot draw these batches, or not all partitions.
+    """
+    try:
+        check_device(device, "device")
+    except RuntimeError as error:
+        raise RuntimeError(f"{error}. {_REMEDY}") from None
     sampling, disk = spec.sampling, data.opened.disk
     refused = {
         "links and their negatives": spec.link is not None,
@@ -107,10 +127,9 @@ def check_drawn_on_device(data: DistDataset, spec: PipelineSpec, is_packed: bool
         "partitions that no trainer has loaded as its own": not set(range(data.num_partitions))
         <= set(data.homes),
     }
-    for what, is_refused in refused.items():
+    for content, is_refused in refused.items():
         if is_refused:
             raise ValueError(
                 "with exchange='all_to_all' and a device, the trainers' devices draw, but not "
-                f"{what}. Load the dataset with graph_mode='CPU': the CPU draws, and batches are "
-                "copied to the device"
+                f"{content}. {_REMEDY}"
             )

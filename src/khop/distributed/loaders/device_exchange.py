@@ -113,12 +113,15 @@ class DeviceExchange:
             ids: [n] int64.
             bounds: [num_parts + 1] int64 range bounds of the partitions.
         """
+        if self.size == 1:
+            count = torch.full([1], len(ids), device=ids.device)
+            return Split(torch.arange(len(ids), device=ids.device), count)
         parts = torch.bucketize(ids, bounds[1:-1], right=True)
         ranks, order = torch.sort(self._rank_of[parts], stable=True)
         return Split(order, torch.searchsorted(ranks, self._ranks, right=True))
 
     def announce(self, splits: Sequence[Split], most: Sequence[int], *others: int) -> Shares:
-        """Tell trainers how many rows of some sets they are asked for. Waits, and ends a step.
+        """Send each trainer the numbers of rows that it is asked for. Waits, and ends a step.
 
         Args:
             splits: the rows of each set.
@@ -141,7 +144,7 @@ class DeviceExchange:
         return Shares(asked, [of[:sets] for of in numbers], [of[sets:] for of in numbers], step)
 
     def ask(self, shares: Shares, rows: Sequence[Tensor]) -> Tensor:
-        """Send the rows of each set, in the order of `Split`. Return those that trainers ask for.
+        """Send rows of each set, in the order of `Split`. Return the rows that trainers ask for.
 
         They are trainer by trainer, and set by set.
         """

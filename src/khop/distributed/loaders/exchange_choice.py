@@ -81,7 +81,7 @@ class Exchanging(NamedTuple):
                 check_initialized()
             assert isinstance(data, DistDataset)
             if device is not None and data.graph_mode != "CPU":
-                check_drawn_on_device(data, spec, options["packed"] is not None)
+                check_drawn_on_device(data, spec, device, options["packed"] is not None)
                 return cls(True, group, device)
         return cls(exchange == "all_to_all", group)
 

@@ -3,7 +3,7 @@
 A hop has four calls of all trainers: numbers of rows, ids of rows, counts of neighbours, and
 neighbours. The ids of a frontier go to the trainers that have their rows. A trainer draws all rows
 that it receives at once. Replies are merged in the order of the frontier. Random numbers depend on
-original ids, so batches are those of the CPU's samplers.
+original ids, so batches equal the CPU's.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ class _Hop(NamedTuple):
     """One hop of a batch.
 
     Attributes:
-        number: index of the hop.
+        depth: index of the hop.
         relations: edge types that it draws from, in the order of the batch's rows.
         splits: for each of them, the frontier in the order of owners.
         shares: rows that trainers ask each other for. Each edge type is a set.
     """
 
-    number: int
+    depth: int
     relations: list[int]
     splits: list[Split]
     shares: Shares
@@ -60,6 +60,9 @@ class ExchangedEngine:
         graphs: the partition on the device, for each edge type.
         exchange: the exchange with other trainers.
         batch_size: maximum number of seeds in a batch of any trainer.
+
+    Attributes:
+        most_rows: for each node type, maximum number of this trainer's nodes in any batch.
     """
 
     def __init__(
@@ -84,7 +87,7 @@ class ExchangedEngine:
         # A node is in a frontier once, or once in each tree. Seeds may be repeated.
         trees = batch_size if spec.disjoint else 1
         own = [bounds[view.part + 1] - bounds[view.part] for bounds in view.bounds]
-        self._most_rows = [min(trees * count + batch_size, MOST_ROWS) for count in own]
+        self.most_rows = [min(trees * count + batch_size, MOST_ROWS) for count in own]
         self._idle: list[_native.DeviceSubgraph] = []
 
     def sample(
@@ -135,7 +138,7 @@ class ExchangedEngine:
         types = [self._view.relations[r][1] for r in relations]
         frontiers = {t: self._frontier(subgraph, t) for t in dict.fromkeys(types)}
         splits = [frontiers[t][1] for t in types]
-        most = [self._most_rows[t] for t in types]
+        most = [self.most_rows[t] for t in types]
         shares = self._exchange.announce(splits, most, _signed(run_key), batch)
         return _Hop(index, relations, splits, shares), [frontiers[t][0] for t in types]
 
@@ -184,8 +187,8 @@ class ExchangedEngine:
         for counts, (signed, batch) in zip(hop.shares.asking, hop.shares.others, strict=True):
             for relation, count in zip(hop.relations, counts, strict=True):
                 source, word = self._view.relations[relation][0], signed % (1 << 64)
-                options = self._options[relation][hop.number]
-                options = options.at(word, batch, hop.number, relation, source)
+                options = self._options[relation][hop.depth]
+                options = options.at(word, batch, hop.depth, relation, source)
                 time = 0 if times is None else times.data_ptr() + 8 * begin
                 sets.append((relation, options, keys.data_ptr() + 8 * begin, time, count))
                 begin += count
@@ -207,10 +210,10 @@ class ExchangedEngine:
         ]
         rows = [0, *itertools.accumulate(num_rows for _, _, num_rows in sets)]
         before = torch.cat([ends.new_zeros(1), ends])[torch.tensor(rows, device=ends.device)]
-        low, high, *places = torch.cat([torch.stack([*torch.aminmax(counts)]), before]).tolist()
+        low, high, *bounds = torch.cat([torch.stack([*torch.aminmax(counts)]), before]).tolist()
         if low < 0 or high > MOST_ROWS:  # otherwise sums may have overflowed
             raise ProtocolError(f"a trainer announced {low} to {high} neighbours of a row")
-        edges = [b - a for a, b in itertools.pairwise(places)]
+        edges = [b - a for a, b in itertools.pairwise(bounds)]
         for (rank, relation, num_rows), count in zip(sets, edges, strict=True):
             most = min(num_rows * self._most_edges(hop, rank, relation), MOST_ROWS)
             if count > most:
@@ -219,7 +222,7 @@ class ExchangedEngine:
 
     def _most_edges(self, hop: _Hop, rank: int, relation: int) -> int:
         """Return the maximum number of edges that a trainer draws of a row."""
-        fanout, part = self._options[relation][hop.number].fanout, self._exchange.parts[rank]
+        fanout, part = self._options[relation][hop.depth].fanout, self._exchange.parts[rank]
         low, high = self._view.edge_bounds[relation][part : part + 2]
         return high - low if fanout < 0 else fanout
 
@@ -229,8 +232,8 @@ class ExchangedEngine:
         """Put replies in the order of the frontiers, and merge them. Does not wait."""
         lengths = [len(split.order) for split in hop.splits]
         firsts = [0, *itertools.accumulate(lengths)]
-        places = [split.order + first for split, first in zip(hop.splits, firsts, strict=False)]
-        order = torch.cat(by_trainer(places, hop.shares.asked))
+        positions = [split.order + first for split, first in zip(hop.splits, firsts, strict=False)]
+        order = torch.cat(by_trainer(positions, hop.shares.asked))
         in_order = torch.empty_like(counts), torch.empty_like(begins)
         in_order[0][order], in_order[1][order] = counts, begins
         kept = (*in_order, entries)

@@ -66,6 +66,7 @@ class ExchangedCollector(Collector):
         device: this trainer's device.
         feature_mode: memory of attributes: 'CUDA' or 'ZERO_COPY'.
         exchange: the exchange with other trainers.
+        most_nodes: for each node type, maximum number of this trainer's nodes in any batch.
     """
 
     def __init__(
@@ -75,9 +76,10 @@ class ExchangedCollector(Collector):
         device: TorchDevice,
         feature_mode: str,
         exchange: DeviceExchange,
+        most_nodes: Sequence[int],
     ) -> None:
         super().__init__(part, spec, None)
-        self._device, self._exchange = device, exchange
+        self._device, self._exchange, self._most_nodes = device, exchange, most_nodes
         # Arrays of ids that are the numbers in the folder.
         self._plain: list[tuple[str, int, str]] = []
         self._sent = [self._table(table, feature_mode) for table in self._tables]
@@ -120,13 +122,18 @@ class ExchangedCollector(Collector):
             arrays[name].copy_(ids[unit, index])
         tables = [table for table in self._sent if table.features]
         splits = [self._exchange.split(ids[t.unit, t.type_index], t.bounds) for t in tables]
-        shares = self._exchange.announce(splits, [MOST_ROWS] * len(tables))
+        most = [
+            self._most_nodes[table.type_index] if table.unit == "node" else MOST_ROWS
+            for table in tables
+        ]
+        shares = self._exchange.announce(splits, most)
         orders = [split.order for split in splits]
-        wanted = [ids[t.unit, t.type_index][order] for t, order in zip(tables, orders, strict=True)]
         if tables:
-            asked = self._exchange.ask(shares, wanted)
+            of_tables = [ids[table.unit, table.type_index] for table in tables]
+            in_order = [some[order] for some, order in zip(of_tables, orders, strict=True)]
+            asked = self._exchange.ask(shares, in_order)
             received = self._send(tables, asked, shares)
-            self._place(tables, received, by_trainer(orders, shares.asked), shares.asked, arrays)
+            self._scatter(tables, received, by_trainer(orders, shares.asked), shares.asked, arrays)
         rows = [sum(of[i] for i, t in enumerate(tables) if t.unit == "node") for of in shares.asked]
         remote = sum(rows) - rows[self._exchange.rank]
         local = sum(map(subgraph.num_nodes, range(len(self._spec.node_attrs)))) - remote
@@ -181,7 +188,7 @@ class ExchangedCollector(Collector):
         _, expected = _spans(tables, shares.asked)
         return self._exchange.send(out, sent, expected, shares.step)
 
-    def _place(
+    def _scatter(
         self,
         tables: Sequence[_Table],
         received: Tensor,

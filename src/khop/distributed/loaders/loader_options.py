@@ -200,7 +200,8 @@ class ResourceGroup(TypedDict, total=False):
             "'messages': from partition servers. 'all_to_all': from the other trainers, by "
             "`torch.distributed.all_to_all_single`, without servers. Trainers then take each batch "
             "together, so `even_batches` must be True. An error of one trainer ends the loader on "
-            "all. Batches are the same.",
+            "all. Batches are the same. With a `device` the trainers' devices draw, unless the "
+            "dataset was loaded with graph_mode='CPU'.",
         ),
     ]
     exchange_group: Annotated[

@@ -79,7 +79,7 @@ class Pipeline:
         cache_bytes: bytes of the caches of other parts' rows. 0 for no caches. Batches that a
             device gathers have none.
         opened: opens the rows of an attribute, also of a pack. If None, there is no pack.
-        made_by: engine and collector. If None, those of the other arguments.
+        made_by: engine and collector. If None, the other arguments determine them.
     """
 
     def __init__(
