@@ -5,7 +5,8 @@
 
 Two trainers have a partition each. Trainer 0 pushes and pulls 100,000 rows of 128 float32, all of
 the partition of trainer 1. A bare connection over TCP sends the same bytes in frames of 1 MiB, and
-gets a short reply for each. Namespaces are connected by a veth pair, so the kernel is the network.
+gets a short reply for each. It sends an array of as many bytes, or one frame of the cache again and
+again, and does not read them. Namespaces are connected by a veth pair: the kernel is the network.
 
 Cases take turns. The rate of ZeroMQ is 1, and ratios are medians over turns: of wall times, and of
 processor times of all processes. On two cores, a ratio of processor times bounds the other one.
@@ -15,13 +16,15 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import os
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -60,32 +63,44 @@ def ip(*words: str) -> None:
     subprocess.run(["ip", *words], check=True)
 
 
-def processor_seconds(root: int) -> float:
-    """Return the processor time of a process and all of its descendants."""
-    parents, seconds = {}, {}
+def processes_of(root: int) -> list[int]:
+    """Return the descendants of a process."""
+    parents = {}
     for path in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             fields = (path / "stat").read_text().rsplit(")", 1)[1].split()
             parents[int(path.name)] = int(fields[1])
-            tasks = (path / "task").iterdir()
-            seconds[int(path.name)] = sum(
-                int((task / "schedstat").read_text().split()[0]) for task in tasks
-            )
-    total = 0
-    for process, own in seconds.items():
+    found = []
+    for process in parents:
         ancestor = process
         while ancestor not in (root, 0):
             ancestor = parents.get(ancestor, 0)
-        total += own if ancestor == root else 0
-    return total / 1e9
+        found += [process] if ancestor == root else []
+    return found
 
 
-def echo(address: str) -> None:
-    """Answer each frame by a byte, and each byte by a frame, until a message is empty."""
-    socket, full = zmq.Context().socket(zmq.PAIR), bytes(FRAME)
+def processor_seconds(processes: list[int]) -> float:
+    """Return the processor time of processes."""
+    return sum(time.clock_gettime((~process << 3) | 2) for process in processes)
+
+
+def frames_of(memory: memoryview) -> list[memoryview]:
+    """Divide memory into frames."""
+    return [memory[first : first + FRAME] for first in range(0, len(memory), FRAME)]
+
+
+def echo(address: str, nbytes: int) -> None:
+    """Answer each frame by a byte, and a byte by a frame, until a message is empty.
+
+    To a byte of 1 the answer is the next frame of an array, else always the same one.
+    """
+    socket = zmq.Context().socket(zmq.PAIR)
     socket.bind(address)
-    while size := len(socket.recv(copy=False)):
-        socket.send(full if size == 1 else b".", copy=False)
+    frames = itertools.cycle(frames_of(np.ones(nbytes, np.uint8).data))
+    same = bytes(FRAME)
+    while request := socket.recv(copy=False).bytes:
+        answer = b"." if len(request) > 1 else next(frames) if request == b"1" else same
+        socket.send(answer, copy=False)
 
 
 def train(arguments: argparse.Namespace) -> None:
@@ -97,7 +112,8 @@ def train(arguments: argparse.Namespace) -> None:
     dataset = DistDataset().load(Path(arguments.folder), rank)
     if arguments.same_host:
         TrainerAccess.is_near = lambda *_: False  # type: ignore[method-assign]
-    answers = subprocess.Popen([sys.executable, __file__, "--echo", bare]) if rank else None
+    command = [sys.executable, *sys.argv, "--echo", bare]
+    answers = subprocess.Popen(command) if rank else None
     with GraphStore(dataset) as store:
         rows = store.create_node_tensor("rows", shape=(width,))
         for _ in range(arguments.turns + 1 if rank else 0):
@@ -115,37 +131,48 @@ def measure(store: GraphStore, rows: object, ids: np.ndarray, bare: str, turns: 
     values = torch.rand(len(ids), rows.shape[1])
     socket = zmq.Context().socket(zmq.PAIR)
     socket.connect(bare)
-    count = -(-values.nbytes // FRAME)
+    frames = frames_of(values.numpy().data.cast("B"))
 
-    def exchange(frame: bytes) -> None:
-        for _ in range(count):
+    def exchange(sent: Sequence[Any]) -> None:
+        for frame in sent:
             socket.send(frame, copy=False)
-        for _ in range(count):
+        for _ in sent:
             socket.recv(copy=False)
 
-    full = bytes(FRAME)
-    cases: dict[str, tuple[Callable[[], object], Callable[[], object]]] = {
-        "push": (lambda: rows.push(ids, values).wait(), lambda: exchange(full)),
-        "pull": (lambda: rows.pull(ids), lambda: exchange(b".")),
+    same = [bytes(FRAME)] * len(frames)
+    cases: dict[str, list[Callable[[], object]]] = {
+        "push": [
+            lambda: rows.push(ids, values).wait(),
+            lambda: exchange(frames),
+            lambda: exchange(same),
+        ],
+        "pull": [
+            lambda: rows.pull(ids),
+            lambda: exchange([b"1"] * len(frames)),
+            lambda: exchange([b"0"] * len(frames)),
+        ],
     }
-    times: dict[str, list[list[float]]] = {name: [] for name in cases}
+    processes = processes_of(os.getppid())
+    times: dict[str, list[list[tuple[float, float]]]] = {name: [] for name in cases}
     for turn in range(turns + 1):
-        for name, pair in cases.items():
+        for name, calls in cases.items():
             measured = []
-            for call in pair:
-                spent, began = processor_seconds(os.getppid()), time.perf_counter()
+            for call in calls:
+                spent, began = processor_seconds(processes), time.perf_counter()
                 call()
-                measured.append(time.perf_counter() - began)
-                measured.append(processor_seconds(os.getppid()) - spent)
+                wall = time.perf_counter() - began
+                measured.append((wall, processor_seconds(processes) - spent))
             times[name] += [measured] if turn else []
         store.step()
     socket.send(b"")
-    print("| case | ms | ZeroMQ, ms | rate, ZeroMQ = 1 | by processor time |")
-    print("|---|---|---|---|---|")
+    print("| case | | store, ms | ZeroMQ from an array, ms | one frame, ms | rates of the store |")
+    print("|---|---|---|---|---|---|")
     for name, lists in times.items():
-        own, spent, other, others = np.array(lists).T
-        print(f"| {name} | {1e3 * np.median(own):.1f} | {1e3 * np.median(other):.1f} ", end="")
-        print(f"| {np.median(other / own):.2f} | {np.median(others / spent):.2f} |", flush=True)
+        for axis, clock in enumerate(("wall time", "processor time")):
+            own, array, one = np.array(lists)[:, :, axis].T
+            cells = [f"{1e3 * np.median(ms):.1f}" for ms in (own, array, one)]
+            rates = f"{np.median(array / own):.2f}, {np.median(one / own):.2f}"
+            print(f"| {name} | {clock} | {' | '.join(cells)} | {rates} |", flush=True)
 
 
 def main() -> None:
@@ -162,7 +189,7 @@ def main() -> None:
     parser.add_argument("--echo", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.echo is not None:
-        echo(arguments.echo)
+        echo(arguments.echo, 4 * arguments.rows * arguments.width)
         return
     if arguments.rank is not None:
         train(arguments)

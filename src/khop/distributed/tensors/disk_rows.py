@@ -22,6 +22,7 @@ from typing import TypeAlias
 import numpy as np
 
 from khop import _native
+from khop.channel.arena import advise_huge_pages
 from khop.data import RowFormat
 from khop.data.arrays import storage_dtype
 from khop.typing import Array, Int64Array
@@ -175,6 +176,7 @@ class DiskRows:
 def aligned_blocks(count: int, nbytes: int) -> Array:
     """Return [count, nbytes] uint8 that begins at a page."""
     mapping = mmap.mmap(-1, count * nbytes, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    advise_huge_pages(mapping)
     return np.frombuffer(mapping, np.uint8).reshape(count, nbytes)
 
 

@@ -178,7 +178,6 @@ class StoreClient:
             process, descriptor = map(int, ticket.result()[0])
             rows = _mapped(process, descriptor, partial(rows_in, count=high - low, rows=spec.rows))
             if rows is not None:
-                rows.flags.writeable = False
                 shared[part] = rows
         return shared
 
