@@ -241,13 +241,14 @@ def child(options: argparse.Namespace) -> None:
 def advise_random() -> None:
     """Give MADV_RANDOM for all attributes and neighbours that are mapped from now on."""
 
-    def advise(array: Any) -> None:
+    def advise(array: Any, total: int) -> None:
+        del total
         base: Any = array
         while not isinstance(base, mmap.mmap):
             base = base.base if isinstance(base, np.ndarray) else base.obj
         base.madvise(mmap.MADV_RANDOM)
 
-    khop.storage.part.advise_random = advise
+    khop.storage.part.advise_reads = advise
 
 
 def record_blocks(blocks: list[np.ndarray[Any, Any]]) -> None:

@@ -82,10 +82,15 @@ def test_tensors_that_share_what_is_stored(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("limit", "is_random"), [(1_000_000, True), (1 << 40, False), (None, False)]
+    ("limit", "expected"),
+    [(1_000_000, "rr"), (1_500_500, ""), (1 << 40, "hg"), (None, "")],
 )
-def test_a_file_larger_than_memory_has_no_read_ahead(tmp_path, monkeypatch, limit, is_random):
-    """The kernel's flag "rr" of a mapping is that of MADV_RANDOM. A part gives the advice."""
+def test_what_the_kernel_is_advised_of_mapped_files(tmp_path, monkeypatch, limit, expected):
+    """The flags "rr" and "hg" of a mapping are those of MADV_RANDOM and MADV_HUGEPAGE.
+
+    The file has 1.2 MB. It is read at random if memory cannot hold it, and by huge pages if memory
+    holds it and all other files of the part. A part gives the advice.
+    """
     data = Data(x=torch.rand(1000, 300), edge_index=torch.randint(1000, (2, 50)))
     RandomPartitioner.from_data(data, tmp_path / "parts", 1).partition()
     monkeypatch.setattr(files, "memory_limit", lambda: limit)
@@ -98,8 +103,8 @@ def test_a_file_larger_than_memory_has_no_read_ahead(tmp_path, monkeypatch, limi
         if "-" in first:
             name = Path(words[-1]).name if words[-1].startswith(str(tmp_path)) else ""
         elif first == "VmFlags:":
-            flags[name] = "rr" in words
-    assert flags["x.npy"] is is_random
-    assert not flags["indices.npy"]  # small
+            flags[name] = "".join({"rr", "hg"} & {*words})
+    assert flags["x.npy"] == expected
+    assert flags["indices.npy"] == ("hg" if expected == "hg" else "")  # small
     assert len(structure[1]) == 50
     assert torch.equal(torch.from_numpy(np.sort(rows, 0)), data.x.sort(0).values)

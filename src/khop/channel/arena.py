@@ -16,7 +16,6 @@ and is released with its last user, also after a kill.
 from __future__ import annotations
 
 import bisect
-import contextlib
 import fcntl
 import mmap
 import os
@@ -26,6 +25,7 @@ from collections.abc import Callable
 import numpy as np
 
 from khop import _native
+from khop.data.files import advise_huge_pages
 from khop.errors import ProtocolError
 from khop.typing import Array
 
@@ -62,12 +62,6 @@ def map_memory(descriptor: int) -> mmap.mmap:
     # Batches are large and random-access, so huge pages save page faults.
     advise_huge_pages(mapping)
     return mapping
-
-
-def advise_huge_pages(mapping: mmap.mmap) -> None:
-    """Request huge pages for a mapping. Kernels without them ignore this."""
-    with contextlib.suppress(OSError):
-        mapping.madvise(mmap.MADV_HUGEPAGE)
 
 
 class SlotAllocator:

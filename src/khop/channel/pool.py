@@ -18,7 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from khop.channel.arena import Lease, advise_huge_pages
+from khop.channel.arena import Lease
+from khop.data.files import advise_huge_pages
 from khop.typing import Array
 
 # Below this size in bytes, malloc reuses memory as well as the pool.

@@ -15,7 +15,7 @@ from khop import _native
 from khop.data import ConsecutiveIds, Feature, RowStore
 from khop.data.direct_reads import DiskCounts
 from khop.data.direct_rows import DirectRows
-from khop.data.files import advise_random
+from khop.data.files import advise_reads
 from khop.data.joined import TakenFeature
 from khop.storage.folder import (
     INTS,
@@ -198,7 +198,7 @@ class Part:
 
     def _edge_array(self, edge_type: EdgeType, name: str) -> Array:
         array = edge_array(self.folder, self.part, edge_type, name)
-        advise_random(array)
+        advise_reads(array, self._bytes_of_files)
         return array
 
     def node_times(self, index: int) -> Int64Array | None:
@@ -227,7 +227,7 @@ class Part:
             opened = self._open_node_feature if level == "node" else self._open_edge_feature
             self._features[key] = store = opened(index, name)
             if isinstance(store, Feature):
-                advise_random(store.array)
+                advise_reads(store.array, self._bytes_of_files)
         return self._features[key]
 
     def _open_node_feature(self, index: int, name: str) -> RowStore:
@@ -277,6 +277,13 @@ class Part:
             disk._replace(cache_memory=int(share * disk.cache_memory)),
             dtype,
         )
+
+    @cached_property
+    def _bytes_of_files(self) -> int:
+        """Bytes of the files of all parts that are read here, if each is as large as this one."""
+        prefix = f"part-{self.part}/"
+        sizes = (f.bytes for path, f in self.folder.files.items() if path.startswith(prefix))
+        return self._num_local * sum(sizes)
 
     @cached_property
     def _cached_columns(self) -> set[str]:
