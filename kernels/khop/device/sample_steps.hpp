@@ -9,6 +9,7 @@
 #include "khop/device/batch_head.hpp"
 #include "khop/device/batch_memory.hpp"
 #include "khop/device/bounds.hpp"
+#include "khop/device/program_steps.hpp"
 #include "khop/device/steps/sample.hpp"
 #include "khop/device/steps/scan.hpp"
 
@@ -22,11 +23,12 @@ class BatchSteps {
   static constexpr int64_t kNumberingBlocks = 768;
 
   BatchSteps(Backend& backend, const BatchHead<Backend>& head, BatchMemory<Backend>& memory,
-             const std::vector<HopBounds>& hops, bool is_timed, bool has_wide_keys,
-             int64_t most_items)
+             const SamplePlan& plan, const std::vector<HopBounds>& hops, bool is_timed,
+             bool has_wide_keys, int64_t most_items)
       : backend_(backend),
         head_(head),
         memory_(memory),
+        plan_(plan),
         hops_(hops),
         is_timed_(is_timed),
         has_wide_keys_(has_wide_keys),
@@ -99,19 +101,28 @@ class BatchSteps {
   void launch_hop(std::size_t h, const BatchView& batch) {
     const HopBounds& b = hops_[h];
     const auto* const steps = head_.steps.device + h * batch.num_relations;
-    const HopEdges edges = memory_.edges(batch, steps, b);
+    HopEdges edges = memory_.edges(batch, steps, b);
     const Scratch scratch = memory_.scratch(b, head_.scratch_used.device);
     const int64_t* num_candidates = nullptr;
     Count found{0};
     if (!b.empty()) {
       const Count rows{b.rows, batch.row_starts + batch.num_relations};
-      FilteredRows filtered{nullptr, nullptr, 0};
-      if (b.is_filtered) num_candidates = find_candidates(batch, steps, rows, filtered);
-      const int64_t threads = b.words_per_thread > 0 ? memory_.threads() : rows.most;
-      if (is_labor(h, batch.num_relations)) {
-        pick_rows<KeyedByNeighbor>(rows, threads, {batch, steps, filtered, scratch, edges.rows});
+      ProgramSteps<Backend> program(backend_, head_, memory_, plan_);
+      if (plan_.program.method == Program::kVisits) {
+        program.list_visited(h, batch, rows, edges.rows);
       } else {
-        pick_rows<KeyedByRow>(rows, threads, {batch, steps, filtered, scratch, edges.rows});
+        FilteredRows filtered{nullptr, nullptr, 0};
+        if (plan_.program.is_there()) {
+          num_candidates = program.draw_layer(h, batch, steps, rows, filtered, edges.rows);
+        } else if (b.is_filtered) {
+          num_candidates = find_candidates(batch, steps, rows, filtered);
+        }
+        const int64_t threads = b.words_per_thread > 0 ? memory_.threads() : rows.most;
+        if (is_labor(h, batch.num_relations)) {
+          pick_rows<KeyedByNeighbor>(rows, threads, {batch, steps, filtered, scratch, edges.rows});
+        } else {
+          pick_rows<KeyedByRow>(rows, threads, {batch, steps, filtered, scratch, edges.rows});
+        }
       }
       found = Count{b.edges, memory_.offsets() + rows.most};
       append(edges, found);
@@ -123,7 +134,7 @@ class BatchSteps {
                head_.records.device + h * batch.num_relations,
                head_.hop_sizes.device + h * batch.num_types,
                plan_rows(h + 1, batch, head_.steps.device), plan_write(h, batch), padded(h, batch),
-               backend_.block_words()});
+               plan_.layer_wise, backend_.block_words()});
   }
 
   // All edge types of a hop are drawn by the same method.
@@ -158,6 +169,7 @@ class BatchSteps {
   Backend& backend_;
   const BatchHead<Backend>& head_;
   BatchMemory<Backend>& memory_;
+  const SamplePlan& plan_;
   const std::vector<HopBounds>& hops_;
   bool is_timed_;
   bool has_wide_keys_;

@@ -98,7 +98,8 @@ struct AppendEdges {
     const int64_t edge = edges.rows.edge(edges.steps[k].mode, row, e - edges.rows.offsets[row]);
     const FrontierView frontier = batch.frontier_of(relation);
     const int64_t number = *frontier.begin + row - batch.row_starts[k];
-    int64_t id = relation.graph.indices[edge];
+    const bool is_listed = edges.steps[k].mode == RowMode::kListed;
+    int64_t id = is_listed ? edge : relation.graph.indices[edge];
     if (id < 0 || id >= to.buffer.num_ids) {
       batch.error->report(DeviceError::kNoSuchNeighbor, id);
       id = 0;
@@ -109,6 +110,10 @@ struct AppendEdges {
       to.buffer.edges[to.position] = relation.graph.first_edge + edge;
     }
     to.buffer.destinations[to.position] = static_cast<int32_t>(number);
+    if (to.buffer.values != nullptr) {
+      const int64_t place = edges.rows.begins[row] + e - edges.rows.offsets[row];
+      to.buffer.values[to.position] = edges.rows.values[place];
+    }
     if (to.buffer.table.narrow) {
       edges.slots[e] =
           static_cast<uint32_t>(to.buffer.table.insert(key, to.position, to.state.stamp));
@@ -156,6 +161,7 @@ struct EndHop {
   PlanRows next;
   PlanWrite write;     // after the last hop
   PaddedBatch padded;  // the same, for a batch that is padded
+  bool layer_wise;     // all nodes are the next frontier, not the new ones alone
   BlockWords* words;
 
   KHOP_HD void operator()(const Block& block, Shared& shared) const {
@@ -241,8 +247,8 @@ struct EndHop {
     state.positions += end - begin;
     Needs::note(state.needed, state.positions);
     state.nodes += found;
-    state.frontier += state.frontier_size;
-    state.frontier_size = found;
+    state.frontier = layer_wise ? 0 : state.frontier + state.frontier_size;
+    state.frontier_size = layer_wise ? state.nodes : found;
     sizes[type] = found;
   }
 };
