@@ -98,7 +98,7 @@ def test_damaged_graphs(device, name, indptr, indices):
         )
         subgraph.draw(plan, [(0, np.arange(3), None)], 1, 0, [])
         if ends[0].tolist() == indptr and ends[1].tolist() == indices:
-            with pytest.raises((RuntimeError, IndexError), match=r"row 1 is|node 9|neighbour 9"):
+            with pytest.raises((RuntimeError, IndexError), match=r"row 1 does not lie|node 9 "):
                 subgraph.sizes()
         else:
             assert subgraph.sizes()[0] == [3]
