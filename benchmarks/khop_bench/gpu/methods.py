@@ -41,16 +41,16 @@ def check(on_device: NeighborSampler, on_cpu: NeighborSampler, seeds: Any, count
     differing = 0
     for batch in range(_COMPARED):
         pair = [sampler.draw_nodes([seeds], BatchKey(1, batch)) for sampler in (on_device, on_cpu)]
-        found, expected = map(tensors, pair)
-        differing += not all(map(torch.equal, found, expected))
+        drawn, expected = map(tensors, pair)
+        differing += not all(map(torch.equal, drawn, expected))
     results: dict[str, Any] = {"differing": differing, "nodes": len(expected[0])}
     for name, sampler in (("device, us", on_device), ("CPU, us", on_cpu)):
         turns = []
         for turn in range(_TURNS):
             begin = time.perf_counter()
             for batch in range(count):
-                drawn = sampler.draw_nodes([seeds], BatchKey(turn, batch))
-            tensors(drawn)
+                last = sampler.draw_nodes([seeds], BatchKey(turn, batch))
+            tensors(last)
             turns.append((time.perf_counter() - begin) / count)
         results[name] = round(1e6 * statistics.median(turns), 1)
     return results
