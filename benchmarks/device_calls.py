@@ -8,8 +8,9 @@ khop's own code on the host.
 
 `NeighborSampler(device=...)` draws batches of three hops, from seeds to tensors, as in a loader.
 The next batch is launched before the wait for one. `waits_alone` counts waits with nothing launched
-behind. One graph has one edge type, the other has twenty. Torch's tensors are on the CPU here. The
-times do not include torch's allocator of GPU memory.
+behind. One graph has one edge type, the other has twenty. The last rows are of methods that draw
+for all rows together, with their numbers of hops. Torch's tensors are on the CPU here. The times do
+not include torch's allocator of GPU memory.
 
 Kernels run on the host's own core and leave its caches cold. "Alone" is the host's time with
 kernels that do nothing, as beside a GPU. Of the batches' times the lowest tenth and the median are
@@ -25,6 +26,7 @@ import os
 import statistics
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -35,7 +37,14 @@ os.environ["KHOP_EMULATED"] = "cuda"
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
 from fake_cuda import control
-from khop.sampler import NeighborSampler
+from khop.sampler import (
+    FastGcn,
+    Ladies,
+    NeighborSampler,
+    PinSage,
+    PoissonLadies,
+    SamplingMethod,
+)
 from khop.sampler.pyg.device import DeviceOptions
 from khop.sampler.pyg.draw_scope import BatchKey
 from khop.sampler.pyg.output import SampledSubgraph
@@ -43,6 +52,7 @@ from khop.sampler.pyg.padded import PadSizes
 from khop.sampler.requests import SeedSet
 
 _FANOUTS = [15, 10, 5]
+_LAYERS = PoissonLadies([256, 256]), Ladies([256, 256]), FastGcn([256, 256])
 _COUNTERS = ("launches", "waits", "waits_alone", "allocations")
 _COPIES = ("uploads_pinned", "uploads_pageable", "downloads_pinned", "downloads_pageable")
 
@@ -64,18 +74,22 @@ def heterogeneous(num_nodes: int, degree: int, num_types: int, num_relations: in
     return data
 
 
+_WAYS = ((False, False), (True, False), (False, True), (True, True))
+
+
 def measure(
-    name: str, data: Data | HeteroData, seeds: torch.Tensor, args: argparse.Namespace
+    name: str,
+    data: Data | HeteroData,
+    seeds: torch.Tensor,
+    args: argparse.Namespace,
+    method: SamplingMethod | list[int],
+    ways: Sequence[tuple[bool, bool]] = _WAYS,
 ) -> None:
     """Print a row for each way to draw: launched or recorded, without padding or with it."""
-    for recorded, padded in ((False, False), (True, False), (False, True), (True, True)):
+    for recorded, padded in ways:
         torch.manual_seed(0)
-        sampler = NeighborSampler(
-            data,
-            _FANOUTS if isinstance(data, Data) else [4, 3, 2],
-            device="emulated",
-            device_options=DeviceOptions(cuda_graph=recorded),
-        )
+        device_options = DeviceOptions(cuda_graph=recorded)
+        sampler = NeighborSampler(data, method, device="emulated", device_options=device_options)
         node_type = None if isinstance(data, Data) else "t0"
         sampler_input = NodeSamplerInput(input_id=None, node=seeds, input_type=node_type)
         seed_set = sampler.seed_set(sampler_input)
@@ -144,8 +158,12 @@ def main() -> None:
     control.set_mode("lazy")
     columns = [*_COUNTERS, "copies", "calls", "host, us: tenth", "median", "alone: tenth", "median"]
     print(" | ".join(["per batch", *columns]))
-    measure("1 edge type", homogeneous(2000, 8), torch.arange(args.seeds), args)
-    measure("20 edge types", heterogeneous(500, 4, 5, 20), torch.arange(args.seeds), args)
+    seeds, data = torch.arange(args.seeds), homogeneous(2000, 8)
+    measure("1 edge type", data, seeds, args, _FANOUTS)
+    measure("20 edge types", heterogeneous(500, 4, 5, 20), seeds, args, [4, 3, 2])
+    for method in (PinSage(10), PinSage(10, num_layers=2), *_LAYERS):
+        hops = f"{type(method).__name__}, {len(method.num_neighbors)}"
+        measure(hops, data, seeds, args, method, _WAYS[:1])
 
 
 if __name__ == "__main__":

@@ -573,6 +573,19 @@ class DeviceGraph:
     @property
     def has_weights(self) -> bool: ...
 
+class DeviceProgram:
+    @staticmethod
+    def visits(num_walks: int, length: int, stop: int) -> DeviceProgram: ...
+    @staticmethod
+    def layers(
+        method: str,
+        counts: Sequence[int],
+        skips: bool,
+        scales_rows: bool,
+        column_sums: int = 0,
+        num_sums: int = 0,
+    ) -> DeviceProgram: ...
+
 class DevicePlan:
     def __init__(
         self,
@@ -584,6 +597,8 @@ class DevicePlan:
         named: Sequence[bool],
         backward: bool = False,
         padding: tuple[list[list[int]], list[list[int]], bool, bool] | None = None,
+        program: DeviceProgram | None = None,
+        layer_wise: bool = False,
     ) -> None: ...
     @property
     def lengths(self) -> list[int]: ...
@@ -656,6 +671,7 @@ class DeviceSubgraph:
         trees: Sequence[int],
         names: Sequence[tuple[int, int, int]],
         backward: bool = False,
+        values: Sequence[int] = ...,
     ) -> None: ...
 
 def emulated_device(

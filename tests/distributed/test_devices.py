@@ -18,6 +18,8 @@ from khop.distributed import (
     MpDistSamplingWorkerOptions,
 )
 from khop.loader import LinkNeighborLoader, NeighborLoader, SubGraphLoader
+from khop.partition import partition_graph
+from khop.sampler import FastGcn, PinSage, PoissonLadies
 from support.cluster import jobs, twins
 from support.cluster.twins import CITES, WRITES
 from support.devices import HAS_FAKE, HAS_GPU, gpu
@@ -28,14 +30,26 @@ KINDS = ["emulated:3", pytest.param("cuda:0", marks=gpu)]
 
 
 @contextlib.contextmanager
-def node_loaders(graph, root, seeds, devices, *, to_device=None, load=None, sub=False, **options):
+def node_loaders(
+    graph,
+    root,
+    seeds,
+    devices,
+    *,
+    to_device=None,
+    load=None,
+    sub=False,
+    num_neighbors=(3, -1, 2),
+    **options,
+):
     """A loader whose samplers work on devices, and its in-memory twin."""
     data = getattr(twins, graph)()
     num_workers = len(devices) if isinstance(devices, list) else 1
     common = {"batch_size": 8, "shuffle": True, "seed": 7, **options}
     nodes, graphs = (DistNeighborLoader, NeighborLoader), (DistSubGraphLoader, SubGraphLoader)
     ours, twin = graphs if sub else nodes
-    fanouts = [3, -1, 2]
+    is_list = isinstance(num_neighbors, tuple)
+    fanouts = [*num_neighbors] if is_list else num_neighbors
     loader = ours(
         DistDataset().load(root, 0, **(load or {})),
         input_nodes=seeds,
@@ -66,6 +80,9 @@ CASES = [
     ("homogeneous", "plain", SEEDS, {"subgraph_type": "bidirectional", "disjoint": True}),
     ("homogeneous", "plain", SEEDS, {"sub": True}),
     ("homogeneous", "time", SEEDS, {"time_attr": "time", "weight_attr": "edge_weight"}),
+    ("homogeneous", "plain", SEEDS, {"num_neighbors": PinSage(4, num_layers=2)}),
+    ("homogeneous", "plain", SEEDS, {"num_neighbors": PoissonLadies([9, 12])}),
+    ("homogeneous", "plain", SEEDS, {"num_neighbors": FastGcn([90])}),
     ("heterogeneous", "plain", ("paper", PAPERS), {"replace": True}),
     ("heterogeneous", "weight", ("paper", PAPERS), {"weight_attr": "edge_weight"}),
 ]
@@ -79,6 +96,13 @@ def test_nodes(twin_root, to_device, graph, kind, seeds, options):
     """Batches in shared memory, or where sampler and trainer both work."""
     folder = twin_root(graph, 1, kind)
     with node_loaders(graph, folder, seeds, "emulated", to_device=to_device, **options) as loaders:
+        same_epoch(*loaders)
+
+
+def test_one_part_in_another_order(tmp_path):
+    """Batches of a renumbered folder have the user's ids, and its draws."""
+    partition_graph(twins.homogeneous(), tmp_path / "folder", 1, order="degree")
+    with node_loaders("homogeneous", tmp_path / "folder", SEEDS, "emulated:3") as loaders:
         same_epoch(*loaders)
 
 

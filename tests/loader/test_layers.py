@@ -237,9 +237,3 @@ def test_what_cannot_be_split_is_refused():
     induced = NeighborLoader(data, [2, 2], SEEDS, subgraph_type="induced", transform=ToLayers())
     with pytest.raises(ValueError, match="directional"):
         next(iter(induced))
-
-
-def test_devices_draw_for_new_nodes_alone():
-    method = NeighborSampling([2], layer_wise=True)
-    with pytest.raises(ValueError, match="layer_wise"):
-        next(iter(NeighborLoader(twins.homogeneous(), method, SEEDS, device="emulated")))

@@ -5,7 +5,17 @@ from mutants.of_findings import OF_FINDINGS
 from mutants.of_groups import OF_GROUPS
 from mutants.of_memory import OF_MEMORY
 from mutants.of_padding import OF_PADDING
+from mutants.of_programs import OF_PROGRAMS
 from mutants.of_reviews import OF_REVIEWS
 from mutants.of_steps import OF_STEPS
 
-FAULTS = [*OF_REVIEWS, *OF_FINDINGS, *OF_MEMORY, *OF_STEPS, *OF_GROUPS, *OF_PADDING, *OF_EXCHANGE]
+FAULTS = [
+    *OF_REVIEWS,
+    *OF_FINDINGS,
+    *OF_MEMORY,
+    *OF_STEPS,
+    *OF_GROUPS,
+    *OF_PADDING,
+    *OF_EXCHANGE,
+    *OF_PROGRAMS,
+]

@@ -104,8 +104,8 @@ OF_REVIEWS = [
     Fault(
         "a walk's kernel reads the caller's array",
         "device/steps/walk.hpp",
-        "request.keys, from.data(), walked.data(),",
-        "request.keys, M ? starts : from.data(), walked.data(),",
+        "from.data(), walked.data(), edges ==",
+        "M ? starts : from.data(), walked.data(), edges ==",
         "device_walk",
     ),
     Fault(

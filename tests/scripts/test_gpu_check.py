@@ -99,7 +99,7 @@ def test_a_dry_run(script, tmp_path, monkeypatch):
     """Programs of stages run, with tiny inputs, on the emulated device."""
     monkeypatch.setattr(runner, "_code_of", code_of)  # tests/bench/test_gpu_runner.py has its own
     arguments = ["--dry-run", "--out", str(tmp_path / "out"), "--cache", str(tmp_path / "cache")]
-    stages = ["doctor", "kernel-times", "steps", "random", "node-group", "partitions"]
+    stages = ["doctor", "kernel-times", "steps", "random", "node-group", "partitions", "methods"]
     assert script.main([*stages, *arguments]) == 0
     found = {name: json.loads((tmp_path / "out" / f"{name}.json").read_text()) for name in stages}
     for name, content in found.items():
@@ -116,6 +116,7 @@ def test_a_dry_run(script, tmp_path, monkeypatch):
         assert trainer["MB received"] > trainer["attributes, MB"] > 0
     same = found["steps"]["dependent launch 1"]["batches that differ"]
     assert (same["padded"], same["captured"], same["captured, compared"]) == (0, 0, 3)
+    assert {method["differing"] for method in found["methods"]["found"].values()} == {0}
     ways = found["kernel-times"]["found"]
     steps = [step["step"] for step in ways["khop, device"]["steps"]]
     assert steps[0] == "seeds"

@@ -128,6 +128,11 @@ def random_loaders(stage: Stage) -> None:
     _take(stage, output)
 
 
+def methods(stage: Stage) -> None:
+    """Compare and measure methods that draw for all rows of a hop together."""
+    program(stage, "methods")
+
+
 def node_group(stage: Stage) -> None:
     """Gather from a table that the GPUs of two trainers hold together, which may be one GPU."""
     output = stage.options.out / "node-group-found.json"

@@ -28,6 +28,8 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from khop.loader import NeighborLoader
+from khop.sampler import FastGcn, Ladies, NeighborSampling, PinSage, PoissonLadies, SamplingMethod
+from khop.sampler.methods import ProgramMethod
 from khop.sampler.pyg.device import DeviceOptions
 
 _ENOUGH = 20  # failures: after a fault of a GPU all further ones fail, too
@@ -60,7 +62,7 @@ def random_data(rng: np.random.Generator) -> Data:
 
 
 def random_options(rng: np.random.Generator, data: Data) -> dict[str, Any]:
-    """Return arguments of a loader: seeds, fan-outs and how it draws.
+    """Return arguments of a loader: seeds, fan-outs or a method, and how it draws.
 
     Args:
         rng: generator that determines them.
@@ -69,6 +71,13 @@ def random_options(rng: np.random.Generator, data: Data) -> dict[str, Any]:
     count = int(data.num_nodes or 0)
     seeds = rng.permutation(count)[: int(rng.integers(1, 600))]
     is_weighted = bool(rng.random() < 0.3)
+    if rng.random() < 0.3:
+        return {
+            "num_neighbors": random_method(rng),
+            "input_nodes": torch.from_numpy(seeds),
+            "batch_size": int(rng.choice([1, 7, 64, 512])),
+            "seed": int(rng.integers(0, 1 << 30)),
+        }
     return {
         "num_neighbors": [int(k) for k in rng.choice(_FANOUTS, int(rng.integers(1, 4)))],
         "input_nodes": torch.from_numpy(seeds),
@@ -82,12 +91,33 @@ def random_options(rng: np.random.Generator, data: Data) -> dict[str, Any]:
     }
 
 
-def random_device_options(rng: np.random.Generator, num_nodes: int) -> DeviceOptions:
+def random_method(rng: np.random.Generator) -> SamplingMethod:
+    """Return a method that draws for all rows of a hop together.
+
+    Args:
+        rng: generator that determines it.
+    """
+    counts = [int(n) for n in rng.choice([1, 20, 500, 5000], int(rng.integers(1, 4)))]
+    chosen = int(rng.integers(0, 5))
+    if chosen == 0:
+        walks = int(rng.choice([1, 10, 100])), int(rng.choice([1, 2, 5]))
+        return PinSage(int(rng.choice([1, 5, 50])), *walks, float(rng.random()), len(counts))
+    if chosen == 1:
+        return FastGcn(counts)
+    if chosen == 2:
+        return NeighborSampling([int(k) for k in rng.choice(_FANOUTS, 2)], layer_wise=True)
+    return (PoissonLadies if chosen == 3 else Ladies)(counts, skip=bool(rng.random() < 0.5))
+
+
+def random_device_options(
+    rng: np.random.Generator, num_nodes: int, may_record: bool
+) -> DeviceOptions:
     """Return where graph and attributes lie, and whether batches are recorded.
 
     Args:
         rng: generator that determines them.
         num_nodes: number of nodes of the graph.
+        may_record: True if batches can be recorded.
     """
     mode = str(rng.choice(["CUDA", "ZERO_COPY", "CPU"]))
     return DeviceOptions(
@@ -95,7 +125,7 @@ def random_device_options(rng: np.random.Generator, num_nodes: int) -> DeviceOpt
         feature_mode=mode,
         split_ratio=float(rng.random()) if mode == "CUDA" and rng.random() < 0.5 else None,
         hotness=rng.random(num_nodes),
-        cuda_graph=bool(rng.random() < 0.5),
+        cuda_graph=may_record and bool(rng.random() < 0.5),
     )
 
 
@@ -169,7 +199,8 @@ def compare(loader_number: int, device: str) -> str | None:
     data = random_data(rng)
     options = random_options(rng, data)
     expected = list(NeighborLoader(data, **options))
-    placed = random_device_options(rng, len(data.y))
+    may_record = not isinstance(options["num_neighbors"], ProgramMethod)
+    placed = random_device_options(rng, len(data.y), may_record)
     with surroundings(rng, device):
         loader = NeighborLoader(data, **options, device=device, device_options=placed)
         batches = []

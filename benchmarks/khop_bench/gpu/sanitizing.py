@@ -13,10 +13,16 @@ from typing import Any
 from khop_bench.gpu.runner import Stage
 from khop_bench.gpu.testing import BOUNDARY, KERNELS, pytest, there
 
-MEMCHECKED = (*BOUNDARY, f"{KERNELS}/test_device_table.py", f"{KERNELS}/test_device_sample.py")
+MEMCHECKED = (
+    *BOUNDARY,
+    f"{KERNELS}/test_device_table.py",
+    f"{KERNELS}/test_device_sample.py",
+    f"{KERNELS}/test_device_programs.py",
+)
 INITCHECKED = (
     f"{KERNELS}/test_device_sample.py",
     f"{KERNELS}/test_device_table.py",
+    f"{KERNELS}/test_device_programs.py",
     f"{KERNELS}/test_gpu_boundary.py",
 )
 SHARED_MEMORY = (f"{KERNELS}/test_device_sample.py::test_launches_of_a_batch",)

@@ -75,7 +75,8 @@ class PyDevicePlan {
  public:
   PyDevicePlan(SharedDevice device, nb::list graphs, HopTable hops, bool cuda_graph,
                const Names& names, const std::vector<bool>& named, bool backward,
-               const std::optional<Padding>& padding)
+               const std::optional<Padding>& padding, const std::optional<device::Program>& program,
+               bool layer_wise)
       : device_(std::move(device)), graphs_(std::move(graphs)) {
     const std::size_t num_relations = nb::len(graphs_);
     plan_.graphs = arrays_of(graphs_, device_, num_relations);
@@ -87,8 +88,10 @@ class PyDevicePlan {
     plan_.block.backward = backward;
     const std::vector<AnyInts> typed = checked_names(names, plan_.graphs);
     for (std::size_t r = 0; r < num_relations; ++r) {
-      plan_.block.edges.push_back({typed[r], named[r] ? 1 : 0});
+      plan_.block.edges.push_back({typed[r], named[r] ? 1 : 0, program.has_value() ? 1 : 0});
     }
+    plan_.layer_wise = layer_wise;
+    if (program.has_value()) take(*program);
     if (padding.has_value()) take(*padding);
   }
 
@@ -107,6 +110,19 @@ class PyDevicePlan {
   }
 
  private:
+  void take(const device::Program& program) {
+    if (plan_.graphs.size() != 1) throw nb::value_error("programs draw from one edge type");
+    if (program.method == device::Program::kVisits) {
+      if (plan_.block.edges[0].is_named != 0) {
+        throw nb::value_error("nodes that walks visit are joined by no edges of the graph");
+      }
+    } else {
+      check_length(program.counts.size(), plan_.num_hops(), "counts of the program");
+    }
+    plan_.program = program;
+    device::check_plan(plan_);
+  }
+
   void take(const Padding& padding) {
     device::PadSizes sizes;
     std::tie(sizes.nodes, sizes.edges, sizes.leaves_room, disjoint_) = padding;
@@ -127,6 +143,7 @@ class PyDevicePlan {
       throw nb::value_error("only batches of in-neighbours, with hops, are padded");
     }
     plan_.block.padding = std::move(sizes);
+    device::check_plan(plan_);
     lengths_ = device::padded_lengths(plan_.block.padding, disjoint_, plan_.block.edges);
     block_words_ = std::accumulate(lengths_.begin(), lengths_.end(), int64_t{0});
   }

@@ -25,6 +25,7 @@ class PyDeviceSubgraph {
   PyDeviceSubgraph(std::shared_ptr<PyDevice> device, const std::vector<int64_t>& num_nodes,
                    const Pairs& relations, bool with_edges, bool disjoint, int64_t room)
       : device_(std::move(device)),
+        num_nodes_(num_nodes),
         num_types_(num_nodes.size()),
         num_relations_(relations.size()),
         with_edges_(with_edges),
@@ -98,6 +99,16 @@ class PyDeviceSubgraph {
       }
     }
     if (merged) own.leave_draws();
+    const device::Program& program = own.program;
+    if (program.is_there()) {
+      if (disjoint_ || merged || num_types_ != 1) {
+        throw nb::value_error(
+            "programs draw from one node type, and no disjoint or merged batches");
+      }
+      if (program.column_sums != nullptr) {
+        check_length(program.num_sums, num_nodes_[0], "column_sums of the program");
+      }
+    }
     for (const device::EdgeTarget& edge : own.block.edges) {
       if (edge.is_named != 0 && !with_edges_) {
         throw nb::value_error("edges are not recorded: with_edges is False");
@@ -157,6 +168,9 @@ class PyDeviceSubgraph {
     for (std::size_t r = 0; r < num_relations_; ++r) {
       if (edges[r].is_named != 0) lengths.push_back(batch.num_edges[r]);
     }
+    for (std::size_t r = 0; r < num_relations_; ++r) {
+      if (edges[r].has_values != 0) lengths.push_back(edges[r].value_words(batch.num_edges[r]));
+    }
     const int64_t words = device::words_of(batch, disjoint_, edges);
     plan_->note(words);
     return nb::make_tuple(lengths, words, batch.nodes_per_hop, batch.edges_per_hop);
@@ -180,6 +194,10 @@ class PyDeviceSubgraph {
     for (std::size_t r = 0; r < num_relations_; ++r) {
       out.edges.push_back(edges[r].is_named != 0 ? take(batch.num_edges[r]) : nullptr);
       out.names.push_back(edges[r].names);
+    }
+    for (std::size_t r = 0; r < num_relations_; ++r) {
+      auto* const words = take(edges[r].value_words(batch.num_edges[r]));
+      out.values.push_back(edges[r].has_values != 0 ? reinterpret_cast<float*>(words) : nullptr);
     }
     subgraph_->write(out);
   }
@@ -223,7 +241,7 @@ class PyDeviceSubgraph {
   }
 
   void write(const Addresses& nodes, const Addresses& ends, const Addresses& edges,
-             const Addresses& trees, const Names& names, bool backward) {
+             const Addresses& trees, const Names& names, bool backward, const Addresses& values) {
     const device::BatchShape& batch = shape();
     device::BatchOut out;
     out.nodes = pointers(nodes, num_types_, "nodes");
@@ -236,6 +254,8 @@ class PyDeviceSubgraph {
     out.edges = pointers(edges, num_relations_, "edges");
     if (!names.empty()) check_length(names.size(), num_relations_, "names");
     out.names = checked_names(names, arrays_);
+    if (!values.empty()) check_length(values.size(), num_relations_, "values");
+    for (const uintptr_t address : values) out.values.push_back(reinterpret_cast<float*>(address));
     subgraph_->write(out);
   }
 
@@ -261,6 +281,7 @@ class PyDeviceSubgraph {
   }
 
   std::shared_ptr<PyDevice> device_;
+  std::vector<int64_t> num_nodes_;
   std::size_t num_types_;
   std::size_t num_relations_;
   bool with_edges_;
@@ -277,32 +298,6 @@ class PyDeviceSubgraph {
 }  // namespace
 
 void bind_device_subgraph(nb::module_& m) {
-  nb::class_<PyDevicePlan>(m, "DevicePlan",
-                           R"(What all batches of a sampler on a device have in common.
-
-Args:
-    device, graphs, hops, cuda_graph: as of `DeviceSubgraph` and its `sample`.
-    names: as of `DeviceSubgraph.write`.
-    named: for each edge type, whether batches have the names of edges.
-    backward: exchange rows and columns.
-    padding: (nodes, edges, leaves_room, disjoint) of batches that `draw` pads: sizes of the sections
-        of each node type (seeds, then hops) and edge type (hops), whether a section must not be
-        full, and whether batches are disjoint.
-
-Raises:
-    IndexError: there are fewer names than edges.
-    ValueError: arguments for another number of edge types, or graphs of another device. Malformed
-        padding.)")
-      .def(nb::init<SharedDevice, nb::list, HopTable, bool, const Names&, const std::vector<bool>&,
-                    bool, const std::optional<Padding>&>(),
-           nb::arg("device"), nb::arg("graphs"), nb::arg("hops"), nb::arg("cuda_graph"),
-           nb::arg("names"), nb::arg("named"), nb::arg("backward") = false,
-           nb::arg("padding").none() = nb::none())
-      .def_prop_ro(
-          "lengths", &PyDevicePlan::lengths,
-          "Entries of each array of a padded batch's block; empty: batches are not padded.")
-      .def_prop_ro("block_words", &PyDevicePlan::block_words,
-                   "Entries that a block for the next batch should have; 0: not known yet.");
   nb::class_<PyDeviceSubgraph>(m, "DeviceSubgraph", R"(A batch's subgraph while a device draws it.
 
 As `Subgraph`, and equal to what it draws, bit for bit. Seeds and exclusions are NumPy arrays;
@@ -428,6 +423,7 @@ Returns:
     num_nodes, num_edges, nodes_per_hop, edges_per_hop: an entry for each type.)")
       .def("write", &PyDeviceSubgraph::write, nb::arg("nodes"), nb::arg("ends"), nb::arg("edges"),
            nb::arg("trees"), nb::arg("names"), nb::arg("backward") = false,
+           nb::arg("values") = PyDeviceSubgraph::Addresses(),
            R"(Writes the batch to memory of the device; waits for nothing more.
 
 Addresses are of arrays of int64 that stay until the device has written them; 0, or an empty list
@@ -442,10 +438,11 @@ Args:
     names: an edge type each: (address, bytes of an entry, entries) of the names of all edges of
         the graph; (0, 8, 0): none.
     backward: exchange rows and columns.
+    values: an edge type each: [num_edges] float32 values of edges that a program drew.
 
 Raises:
     IndexError: there are fewer names than edges.
-    ValueError: edges were not recorded.)");
+    ValueError: edges were not recorded, or have no values.)");
 }
 
 }  // namespace khop::bindings

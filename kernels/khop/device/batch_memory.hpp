@@ -6,6 +6,7 @@
 
 #include "khop/device/bounds.hpp"
 #include "khop/device/candidates.hpp"
+#include "khop/device/program_memory.hpp"
 #include "khop/device/steps/sample.hpp"
 
 namespace khop::device {
@@ -20,7 +21,8 @@ class BatchMemory {
         slots_(backend),
         ranks_(backend),
         scratch_(backend),
-        candidates_(backend) {}
+        candidates_(backend),
+        program_(backend) {}
 
   // Rows that need words to work in are drawn by so many threads at most, each with its own, and by
   // fewer where these would be more than so many in all (256 MiB).
@@ -55,6 +57,7 @@ class BatchMemory {
   }
 
   CandidateEdges<Backend>& candidates() { return candidates_; }
+  ProgramMemory<Backend>& program() { return program_; }
   int64_t most_candidates() const { return most_candidates_; }
   int64_t* ranks() const { return ranks_.data(); }
   int64_t threads() const { return threads_; }
@@ -65,7 +68,7 @@ class BatchMemory {
             scratch_.capacity(), used};
   }
   HopEdges edges(const BatchView& view, const HopStep* steps, const HopBounds& hop) const {
-    const HopRows rows{begins_.data(), picks_.data(), candidates_.kept(), offsets_.data()};
+    const HopRows rows{begins_.data(), picks_.data(), candidates_.kept(), offsets_.data(), nullptr};
     return {view, steps, rows, hop.edges, slots_.data()};
   }
 
@@ -82,6 +85,7 @@ class BatchMemory {
   DeviceArray<Backend, int64_t> ranks_;
   DeviceArray<Backend, uint64_t> scratch_;
   CandidateEdges<Backend> candidates_;
+  ProgramMemory<Backend> program_;
 };
 
 }  // namespace khop::device

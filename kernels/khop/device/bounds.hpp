@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "khop/core/pick.hpp"
+#include "khop/core/sizes.hpp"
 #include "khop/core/subgraph.hpp"
 #include "khop/device/sample_plan.hpp"
 #include "khop/device/steps/batch_view.hpp"
@@ -121,7 +122,8 @@ class BoundsOfBatch {
         const auto source = static_cast<std::size_t>(relations[r].source);
         const auto destination = static_cast<std::size_t>(relations[r].destination);
         const int64_t max_degree = plan.max_degree(r, h);
-        const HopStep step = step_of(plan.hops[r][h], has_excluded[r], max_degree);
+        const HopStep step =
+            plan.program.step_of(step_of(plan.hops[r][h], has_excluded[r], max_degree));
         of_relations.push_back(step);
         if (step.is_empty()) continue;
         const int64_t edges = add(hop, step, frontier[destination], max_degree);
@@ -130,7 +132,9 @@ class BoundsOfBatch {
       }
       for (std::size_t t = 0; t < seeds.size(); ++t) {
         positions[t] = std::min(positions[t] + found[h][t], kEnough);
-        frontier[t] = disjoint ? found[h][t] : std::min(found[h][t], num_ids[t]);
+        const int64_t reached = plan.layer_wise ? positions[t] : found[h][t];
+        const int64_t nodes = plan.layer_wise ? count_with(num_ids[t], seeds[t]) : num_ids[t];
+        frontier[t] = disjoint ? reached : std::min(reached, nodes);
         frontier[t] = std::min(frontier[t], room_for(positions[t], seeds[t], learned, t));
       }
     }
@@ -157,7 +161,8 @@ class BoundsOfBatch {
   // Adds the rows of an edge type to a hop; returns how many edges they may contribute.
   static int64_t add(HopBounds& hop, const HopStep& step, int64_t rows, int64_t max_degree) {
     const bool picks = step.mode == RowMode::kPicked;
-    const int64_t edges = product(rows, picks ? step.options.fanout : max_degree);
+    const bool is_bounded = picks || step.mode == RowMode::kListed;
+    const int64_t edges = product(rows, is_bounded ? step.options.fanout : max_degree);
     hop.rows = std::min(hop.rows + rows, kEnough);
     if (picks) hop.picks = std::min(hop.picks + std::min(edges, kEnough), kEnough);
     if (step.mode == RowMode::kFiltered) {

@@ -36,7 +36,7 @@ class RowDrawOn final : public RowDraw {
     head_.lay_out(sizes);
     write_head(asked);
     slot.is_under_way = true;
-    BatchSteps<Backend> steps(backend_, head_, memory_, hops_, false, false, 0);
+    BatchSteps<Backend> steps(backend_, head_, memory_, plan_, hops_, false, false, 0);
     steps.plan_first_rows();
     head_.upload();
     if (hops_[0].rows > 0) pick(steps, counts);
@@ -105,6 +105,7 @@ class RowDrawOn final : public RowDraw {
   Backend& backend_;
   BatchHead<Backend> head_;
   BatchMemory<Backend> memory_;
+  SamplePlan plan_;  // no program draws
   std::vector<HopBounds> hops_{1};
   std::optional<HopEdges> edges_;  // of the last draw
   int64_t num_edges_ = 0;

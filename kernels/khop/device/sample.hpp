@@ -370,7 +370,8 @@ class BatchOn {
     }
     bool moved = head_.lay_out(sizes);
     for (std::size_t t = 0; t < types_.size(); ++t) {
-      moved |= types_[t].prepare(bounds_->room.positions[t], num_trees, with_edges_);
+      moved |= types_[t].prepare(bounds_->room.positions[t], num_trees, with_edges_,
+                                 plan_->program.is_there());
     }
     return memory_.reserve(bounds_->hops, learned_) || moved;
   }
@@ -528,7 +529,8 @@ class BatchOn {
   }
 
   BatchSteps<Backend> steps() {
-    return {backend_, head_, memory_, bounds_->hops, is_timed_, num_wide() > 0, most_items()};
+    return {backend_,      head_,     memory_,        *plan_,
+            bounds_->hops, is_timed_, num_wide() > 0, most_items()};
   }
 
   Backend& backend_;

@@ -13,6 +13,7 @@
 #include "khop/core/hop_options.hpp"
 #include "khop/core/subgraph.hpp"
 #include "khop/device/graph.hpp"
+#include "khop/device/program.hpp"
 #include "khop/device/steps/write_ahead.hpp"
 
 namespace khop::device {
@@ -40,6 +41,9 @@ struct SamplePlan {
   std::vector<std::vector<HopOptions>> hops;  // an edge type each, then a hop each; no keys yet
   uint64_t run_key = 0;
   uint64_t batch = 0;
+  // All nodes draw in each hop, not only those that the hop before has found.
+  bool layer_wise = false;
+  Program program;
   // Captures the batch's kernels and launches them again for batches of the same plan.
   bool as_graph = false;
   // Others draw the rows of each hop.
@@ -97,6 +101,7 @@ struct BatchOut {
   // Their names, or where there are none their positions in the graph.
   std::vector<int64_t*> edges;
   std::vector<AnyInts> names;  // of all edges of the graph that the batch was drawn from
+  std::vector<float*> values;  // of edges that a program drew
 };
 
 // Entries of a block that a batch takes.
@@ -105,7 +110,8 @@ inline int64_t words_of(const BatchShape& shape, bool disjoint,
   int64_t words = 0;
   for (const int64_t count : shape.num_nodes) words += disjoint ? 2 * count : count;
   for (std::size_t r = 0; r < shape.num_edges.size(); ++r) {
-    words += shape.num_edges[r] * (edges[r].is_named != 0 ? 3 : 2);
+    words += shape.num_edges[r] * (edges[r].is_named != 0 ? 3 : 2) +
+             edges[r].value_words(shape.num_edges[r]);
   }
   return words;
 }
@@ -154,6 +160,10 @@ inline void check_options(const HopOptions& options, const GraphArrays& graph) {
 inline void check_plan(const SamplePlan& plan) {
   for (std::size_t r = 0; r < plan.graphs.size(); ++r) {
     for (const HopOptions& options : plan.hops[r]) check_options(options, plan.graphs[r]);
+  }
+  if (!plan.program.is_there()) return;
+  if (plan.as_graph || plan.block.padding.is_there()) {
+    throw std::invalid_argument("batches of a program are neither recorded nor padded");
   }
 }
 

@@ -9,6 +9,7 @@
 #include "khop/device/batch_head.hpp"
 #include "khop/device/batch_memory.hpp"
 #include "khop/device/bounds.hpp"
+#include "khop/device/program_steps.hpp"
 #include "khop/device/steps/merge.hpp"
 #include "khop/device/steps/sample.hpp"
 #include "khop/device/steps/scan.hpp"
@@ -23,11 +24,12 @@ class BatchSteps {
   static constexpr int64_t kNumberingBlocks = 768;
 
   BatchSteps(Backend& backend, const BatchHead<Backend>& head, BatchMemory<Backend>& memory,
-             const std::vector<HopBounds>& hops, bool is_timed, bool has_wide_keys,
-             int64_t most_items)
+             const SamplePlan& plan, const std::vector<HopBounds>& hops, bool is_timed,
+             bool has_wide_keys, int64_t most_items)
       : backend_(backend),
         head_(head),
         memory_(memory),
+        plan_(plan),
         hops_(hops),
         is_timed_(is_timed),
         has_wide_keys_(has_wide_keys),
@@ -79,8 +81,9 @@ class BatchSteps {
   HopEdges pick(std::size_t h) {
     const BatchView batch = view(false);
     const int64_t* num_candidates = nullptr;
-    pick_hop(h, batch, num_candidates);
-    return memory_.edges(batch, steps_of(h), hops_[h]);
+    HopEdges edges = memory_.edges(batch, steps_of(h), hops_[h]);
+    pick_hop(h, batch, edges.rows, num_candidates);
+    return edges;
   }
 
   // The edges of rows of the first hop of which all are drawn that have a weight.
@@ -149,32 +152,43 @@ class BatchSteps {
   }
 
   void launch_hop(std::size_t h, const BatchView& batch) {
-    const HopEdges edges = memory_.edges(batch, steps_of(h), hops_[h]);
+    HopEdges edges = memory_.edges(batch, steps_of(h), hops_[h]);
     const int64_t* num_candidates = nullptr;
     Count found{0};
     if (!hops_[h].empty()) {
-      found = pick_hop(h, batch, num_candidates);
+      found = pick_hop(h, batch, edges.rows, num_candidates);
       append(edges, found, PickedEdges{});
     }
     end_hop(h, edges, found, num_candidates);
   }
 
-  // Returns how many edges were drawn. Sets `num_candidates` where some were chosen among.
-  Count pick_hop(std::size_t h, const BatchView& batch, const int64_t*& num_candidates) {
+  // Returns how many edges were drawn. Sets where `out` has them, if a program draws, and
+  // `num_candidates` where some were chosen among.
+  Count pick_hop(std::size_t h, const BatchView& batch, HopRows& out,
+                 const int64_t*& num_candidates) {
     const HopBounds& b = hops_[h];
     const HopStep* const steps = steps_of(h);
-    const HopRows out = memory_.edges(batch, steps, b).rows;
-    const Scratch scratch = memory_.scratch(b, head_.scratch_used.device);
     const Count rows = rows_of(h, batch);
+    const Count found{b.edges, memory_.offsets() + rows.most};
+    ProgramSteps<Backend> program(backend_, head_, memory_, plan_);
+    if (plan_.program.method == Program::kVisits) {
+      program.list_visited(h, batch, rows, out);
+      return found;
+    }
+    const Scratch scratch = memory_.scratch(b, head_.scratch_used.device);
     FilteredRows filtered{nullptr, nullptr, 0};
-    if (b.is_filtered) num_candidates = find_candidates(batch, steps, rows, filtered);
+    if (plan_.program.is_there()) {
+      num_candidates = program.draw_layer(h, batch, steps, rows, filtered, out);
+    } else if (b.is_filtered) {
+      num_candidates = find_candidates(batch, steps, rows, filtered);
+    }
     const int64_t threads = b.words_per_thread > 0 ? memory_.threads() : rows.most;
     if (is_labor(h, batch.num_relations)) {
       pick_rows<KeyedByNeighbor>(rows, threads, {batch, steps, filtered, scratch, out});
     } else {
       pick_rows<KeyedByRow>(rows, threads, {batch, steps, filtered, scratch, out});
     }
-    return {b.edges, memory_.offsets() + rows.most};
+    return found;
   }
 
   void end_hop(std::size_t h, const HopEdges& edges, Count found, const int64_t* num_candidates) {
@@ -187,7 +201,7 @@ class BatchSteps {
                head_.records.device + h * batch.num_relations,
                head_.hop_sizes.device + h * batch.num_types,
                plan_rows(h + 1, batch, head_.steps.device), plan_write(h, batch), padded(h, batch),
-               backend_.block_words()});
+               plan_.layer_wise, backend_.block_words()});
   }
 
   // All edge types of a hop are drawn by the same method.
@@ -223,6 +237,7 @@ class BatchSteps {
   Backend& backend_;
   const BatchHead<Backend>& head_;
   BatchMemory<Backend>& memory_;
+  const SamplePlan& plan_;
   const std::vector<HopBounds>& hops_;
   bool is_timed_;
   bool has_wide_keys_;

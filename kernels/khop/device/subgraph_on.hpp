@@ -141,15 +141,20 @@ class SubgraphOn final : public DeviceSubgraph {
     int64_t* const row = entry(out.rows, r);
     int64_t* const col = entry(out.cols, r);
     int64_t* const named = entry(out.edges, r);
+    float* const valued = entry(out.values, r);
     const bool with_ends = row != nullptr && col != nullptr;
     if (named != nullptr && (!batch_.with_edges() || lists_[r].lost_edges())) {
       throw std::invalid_argument("edges were not recorded: with_edges is False");
     }
-    if (!with_ends && named == nullptr) return;
+    if (valued != nullptr && batch_.buffer(relation(r).source).values == nullptr) {
+      throw std::invalid_argument("edges have no values: they were not drawn by a program");
+    }
+    if (!with_ends && named == nullptr && valued == nullptr) return;
     for_stretches(r, [&](const EdgeArrays& from, int64_t place, int64_t count) {
       writer.add(EdgePiece{from.sources, from.destinations, with_ends ? row + place : nullptr,
                            with_ends ? col + place : nullptr, from.edges, entry(out.names, r),
-                           named == nullptr ? nullptr : named + place},
+                           named == nullptr ? nullptr : named + place, from.values,
+                           valued == nullptr ? nullptr : valued + place},
                  count);
     });
   }
@@ -178,7 +183,8 @@ class SubgraphOn final : public DeviceSubgraph {
     for (std::size_t h = 0; h < batch_.num_hops(); ++h) {
       const auto& [first, count] = batch_.record(h, r);
       f(EdgeArrays{buffer.numbers + first, buffer.destinations + first,
-                   batch_.with_edges() ? buffer.edges + first : nullptr},
+                   batch_.with_edges() ? buffer.edges + first : nullptr,
+                   buffer.values == nullptr ? nullptr : buffer.values + first},
         place, count);
       place += count;
     }

@@ -27,6 +27,7 @@ class TypeMemory {
         edges_(backend),
         destinations_(backend),
         nodes_(backend),
+        values_(backend),
         slots_(backend) {
     if (num_ids < 0) {
       throw std::invalid_argument("a node type cannot have " + std::to_string(num_ids) + " nodes");
@@ -56,7 +57,7 @@ class TypeMemory {
   }
 
   // Makes room for a batch. Returns whether anything has moved.
-  bool prepare(int64_t capacity, int64_t num_trees, bool with_edges) {
+  bool prepare(int64_t capacity, int64_t num_trees, bool with_edges, bool with_values) {
     if (capacity >= std::numeric_limits<int32_t>::max()) {
       throw std::length_error(
           "a batch may hold at most 2^31 - 1 nodes and edges of one type; use smaller batches or "
@@ -69,6 +70,8 @@ class TypeMemory {
     if (with_edges) moved |= edges_.reserve(capacity);
     moved |= destinations_.reserve(capacity);
     moved |= nodes_.reserve(capacity);
+    with_values_ = with_values;
+    if (with_values) moved |= values_.reserve(capacity);
     int bits = kMinBits;
     while ((int64_t{1} << bits) < 2 * capacity) ++bits;
     const bool grown = slots_.reserve(int64_t{1} << bits);
@@ -95,6 +98,7 @@ class TypeMemory {
             edges_.data(),
             destinations_.data(),
             nodes_.data(),
+            with_values_ ? values_.data() : nullptr,
             capacity_,
             num_ids_,
             id_bits_,
@@ -113,6 +117,7 @@ class TypeMemory {
   int id_bits_;
   bool narrow_ = true;
   int64_t capacity_ = 0;
+  bool with_values_ = false;
   int bits_ = 0;
   uint32_t stamp_ = kFirstStamp;
   DeviceArray<Backend, int64_t> keys_;
@@ -120,6 +125,7 @@ class TypeMemory {
   DeviceArray<Backend, int64_t> edges_;
   DeviceArray<Backend, int32_t> destinations_;
   DeviceArray<Backend, int64_t> nodes_;
+  DeviceArray<Backend, float> values_;
   DeviceArray<Backend, uint64_t> slots_;
 };
 

@@ -55,6 +55,7 @@ struct SampleBuffer {
   int64_t* edges;         // positions in the whole graph; null: not wanted
   int32_t* destinations;  // numbers
   int64_t* nodes;         // key of each number
+  float* values;          // of edges, by position; null: they have none
   int64_t capacity;
   int64_t num_ids;  // ids are below this
   int id_bits;
@@ -119,6 +120,7 @@ enum class RowMode : int32_t {
   kPicked,    // so many edges of each row
   kWhole,     // all of them
   kFiltered,  // all that are not excluded and have a weight
+  kListed,    // nodes that need not be neighbours
 };
 
 // How a hop draws over one edge type.

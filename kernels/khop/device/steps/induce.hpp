@@ -13,6 +13,7 @@ struct EdgeArrays {
   int32_t* sources;
   int32_t* destinations;
   int64_t* edges;  // null: not wanted
+  const float* values = nullptr;
 };
 
 struct MemberEdges {

@@ -63,17 +63,18 @@ class PickedSet {
 
 // The rows of a hop: how many edges each contributes, and where they are.
 struct HopRows {
-  int64_t* begins;  // picked: first of its places in `picks`; whole: its first edge; filtered: the
-                    // first of its places in `kept`
-  int64_t* picks;
+  int64_t* begins;  // picked, listed: first of its places in `picks`; whole: its first edge;
+                    // filtered: the first of its places in `kept`
+  int64_t* picks;   // edges; of listed rows ids of nodes
   const int64_t* kept;
   const int64_t* offsets;  // where the edges of each row stand among the hop's: sums of the counts
+  const float* values;     // of edges, at their places in `picks` or `kept`; null: they have none
 
-  // The j-th edge of a row.
+  // The j-th edge of a row. Of a listed one: a node.
   KHOP_HD int64_t edge(RowMode mode, int64_t row, int64_t j) const {
     const int64_t place = begins[row] + j;
     if (mode == RowMode::kWhole) return place;
-    return mode == RowMode::kPicked ? picks[place] : kept[place];
+    return mode == RowMode::kFiltered ? kept[place] : picks[place];
   }
 };
 

@@ -78,8 +78,9 @@ struct DrawnEdge {
 struct PickedEdges {
   KHOP_HD DrawnEdge operator()(const HopEdges& edges, int64_t k, int64_t row, int64_t j) const {
     const DeviceCsr& graph = edges.batch.relations[k].graph;
-    const int64_t edge = edges.rows.edge(edges.steps[k].mode, row, j);
-    return {graph.indices[edge], graph.first_edge + edge};
+    const RowMode mode = edges.steps[k].mode;
+    const int64_t edge = edges.rows.edge(mode, row, j);
+    return {mode == RowMode::kListed ? edge : graph.indices[edge], graph.first_edge + edge};
   }
 };
 
@@ -123,6 +124,10 @@ struct AppendEdges {
     to.buffer.keys[to.position] = key;
     if (to.buffer.edges != nullptr) to.buffer.edges[to.position] = edge;
     to.buffer.destinations[to.position] = static_cast<int32_t>(number);
+    if (to.buffer.values != nullptr) {
+      const int64_t place = edges.rows.begins[row] + e - edges.rows.offsets[row];
+      to.buffer.values[to.position] = edges.rows.values[place];
+    }
     if (to.buffer.table.narrow) {
       edges.slots[e] =
           static_cast<uint32_t>(to.buffer.table.insert(key, to.position, to.state.stamp));
@@ -170,6 +175,7 @@ struct EndHop {
   PlanRows next;
   PlanWrite write;     // after the last hop
   PaddedBatch padded;  // the same, for a batch that is padded
+  bool layer_wise;     // all nodes are the next frontier, not the new ones alone
   BlockWords* words;
 
   KHOP_HD void operator()(const Block& block, Shared& shared) const {
@@ -255,8 +261,8 @@ struct EndHop {
     state.positions += end - begin;
     Needs::note(state.needed, state.positions);
     state.nodes += found;
-    state.frontier += state.frontier_size;
-    state.frontier_size = found;
+    state.frontier = layer_wise ? 0 : state.frontier + state.frontier_size;
+    state.frontier_size = layer_wise ? state.nodes : found;
     sizes[type] = found;
   }
 };

@@ -8,7 +8,7 @@
 #include "khop/core/walk.hpp"
 #include "khop/device/graph.hpp"
 #include "khop/device/operations.hpp"
-#include "khop/device/steps/backend.hpp"
+#include "khop/device/steps/batch_view.hpp"
 #include "khop/device/steps/memory.hpp"
 
 namespace khop::device {
@@ -18,36 +18,55 @@ struct WalkRow {
   int64_t row;
   int64_t begin;
   int64_t end;
+  ExcludedPositions excluded;
 
-  KHOP_HD int64_t degree() const { return end - begin; }
+  KHOP_HD int64_t degree() const { return end - begin - excluded.count; }
+};
+
+// What a walk does if it comes to a node that has no row or a corrupt one, beside its end.
+struct WalkErrors {
+  uint64_t* first_bad;  // lowered to the first such walk
+  DeviceError* error;   // null: it is not reported
+
+  KHOP_HD void note(int64_t walk, int64_t node, const DeviceCsr& graph) const {
+    const int64_t row = graph.row_of(node);
+    if (error == nullptr) {
+      atomic_min(first_bad, static_cast<uint64_t>(walk));
+    } else if (row < 0 || row >= graph.num_rows) {
+      error->report(DeviceError::kNoSuchRow, node);
+    } else {
+      error->report(DeviceError::kCorruptRow, row);
+    }
+  }
 };
 
 // Walk i, from starts[i]. What it reads and writes is in the device's memory.
 struct TakeWalk {
   const DeviceCsr* graphs;
-  const int32_t* relations;
-  const uint64_t* stops;
+  const int32_t* relations;  // null: all steps are over the first graph
+  const uint64_t* stops;     // null: `stop` before each step but the first
+  uint64_t stop;
   int64_t length;
   WalkBias bias;
   WalkKeys keys;
   const int64_t* starts;
   int64_t* nodes;
   int64_t* edges;  // may be null
-  uint64_t* first_bad;
+  ExcludedList excluded;
+  WalkErrors errors;
 
   KHOP_HD void operator()(int64_t walk) const {
     int64_t node = starts[walk], before = -1;
-    WalkRow row_before{-1, 0, 0};
+    WalkRow row_before{-1, 0, 0, {nullptr, 0}};
     write(walk, 0, node);
     for (int64_t step = 0; step < length; ++step) {
       const auto number = static_cast<uint32_t>(step);
-      const DeviceCsr& graph = graphs[relations[step]];
-      if (stops[step] != 0 && walk_word(keys.stop(number), walk) < stops[step]) {
-        return end(walk, step);
-      }
+      const DeviceCsr& graph = graphs[relations == nullptr ? 0 : relations[step]];
+      const uint64_t stop = stop_before(step);
+      if (stop != 0 && walk_word(keys.stop(number), walk) < stop) return end(walk, step);
       WalkRow row;
       if (!find(graph, node, row)) {
-        atomic_min(first_bad, static_cast<uint64_t>(walk));
+        errors.note(walk, node, graph);
         return end(walk, step);
       }
       if (row.degree() == 0) return end(walk, step);
@@ -67,6 +86,11 @@ struct TakeWalk {
     nodes[walk * (length + 1) + place] = node;
   }
 
+  KHOP_HD uint64_t stop_before(int64_t step) const {
+    if (stops != nullptr) return stops[step];
+    return step == 0 ? 0 : stop;
+  }
+
   KHOP_HD void end(int64_t walk, int64_t step) const {
     for (; step < length; ++step) {
       write(walk, step + 1, -1);
@@ -75,17 +99,20 @@ struct TakeWalk {
   }
 
   // Returns whether a node has a row, and a sound one.
-  static KHOP_HD bool find(const DeviceCsr& graph, int64_t node, WalkRow& out) {
+  KHOP_HD bool find(const DeviceCsr& graph, int64_t node, WalkRow& out) const {
     const int64_t row = graph.row_of(node);
     if (row < 0 || row >= graph.num_rows) return false;
-    out = {row, graph.indptr[row], graph.indptr[row + 1]};
-    return graph.row_is_sound(out.begin, out.end);
+    const int64_t begin = graph.indptr[row], end = graph.indptr[row + 1];
+    if (!graph.row_is_sound(begin, end)) return false;
+    out = {row, begin, end, excluded.of(Row{0, 0, 0, begin, end, end})};
+    return true;
   }
 
   KHOP_HD int64_t draw(const DeviceCsr& graph, uint32_t step, uint32_t trial, int64_t walk,
                        const WalkRow& row) const {
     const uint64_t node = graph.original_id(row.row);
-    return row.begin + walk_pick(keys.step(step, trial), node, walk, row.degree());
+    const int64_t place = walk_pick(keys.step(step, trial), node, walk, row.degree());
+    return row.excluded.step_over(row.begin + place);
   }
 
   static KHOP_HD bool holds(const DeviceCsr& graph, const WalkRow& row, int64_t id) {
@@ -154,10 +181,11 @@ int64_t random_walks(Backend& backend, const WalkRequest& request, const int64_t
   from.upload(starts, count);
   if (edges != nullptr) passed.reserve(count * length + 1);
   const FirstPlaces<Backend> first_bad(backend, 1);
-  backend.run(Count{count},
-              TakeWalk{graphs.data(), relations.data(), stops.data(), length, request.bias,
-                       request.keys, from.data(), walked.data(),
-                       edges == nullptr ? nullptr : passed.data(), first_bad.word(0)});
+  backend.run(
+      Count{count},
+      TakeWalk{graphs.data(), relations.data(), stops.data(), 0, length, request.bias, request.keys,
+               from.data(), walked.data(), edges == nullptr ? nullptr : passed.data(),
+               ExcludedList{nullptr, nullptr}, WalkErrors{first_bad.word(0), nullptr}});
   int64_t bad;
   first_bad.read(&bad);
   if (bad >= 0) return bad;

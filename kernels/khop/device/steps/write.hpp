@@ -27,7 +27,8 @@ struct NodePiece {
   }
 };
 
-// Edges that lie in one stretch: their ends, and their names by their positions in the graph.
+// Edges that lie in one stretch: their ends, their names by their positions in the graph, and their
+// values.
 struct EdgePiece {
   const int32_t* sources;
   const int32_t* destinations;
@@ -36,6 +37,8 @@ struct EdgePiece {
   const int64_t* edges;
   AnyInts names;   // without data: an edge's position is its name
   int64_t* named;  // null: names are not wanted
+  const float* values;
+  float* valued;  // null: they have none
 
   KHOP_HD void write(int64_t j) const {
     if (row != nullptr) {
@@ -43,6 +46,7 @@ struct EdgePiece {
       col[j] = destinations[j];
     }
     if (named != nullptr) named[j] = names.data == nullptr ? edges[j] : names[edges[j]];
+    if (valued != nullptr) valued[j] = values[j];
   }
 };
 

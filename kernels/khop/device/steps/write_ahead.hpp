@@ -1,7 +1,8 @@
 // Writes a batch of which the host does not know yet what it has come to: the device finds out
 // where everything goes. All arrays of the batch lie in one block, one behind the other:
 //   ids of each node type's nodes; their trees, in a disjoint batch;
-//   ends of each edge type's edges, rows before columns; their names, where they are wanted
+//   ends of each edge type's edges, rows before columns; their names, where they are wanted; their
+//   values, where they have any, float32 in whole words
 #pragma once
 
 #include <cstdint>
@@ -23,6 +24,11 @@ struct BlockTarget {
 struct EdgeTarget {
   AnyInts names;     // see EdgePiece
   int64_t is_named;  // 1: names are wanted
+  int64_t has_values;
+
+  KHOP_HD int64_t value_words(int64_t num_edges) const {
+    return has_values != 0 ? (num_edges + 1) / 2 : 0;
+  }
 };
 
 // The nodes of a type, or the edges of an edge type.
@@ -31,6 +37,7 @@ struct BlockPart {
   int64_t first_item;
   int64_t at;        // of ids, or of ends, in the block
   int64_t other_at;  // of trees, or of names
+  int64_t values_at;
 };
 
 // Plans what is written and where to, for a batch that is drawn.
@@ -80,6 +87,10 @@ struct PlanWrite {
       parts[k].other_at = at;
       if (edges[k - types].is_named != 0) at += parts[k].count;
     }
+    for (int64_t k = types; k < num_parts(); ++k) {
+      parts[k].values_at = at;
+      at += edges[k - types].value_words(parts[k].count);
+    }
     const bool fits = batch.needs->exceeded == 0 && at <= target->capacity;
     target->num_items = fits && target->words != nullptr ? items : 0;
   }
@@ -116,6 +127,8 @@ struct PlanWrite {
     int64_t* row = target->words + part.at;
     int64_t* col = row + part.count;
     int64_t* const named = edge.is_named != 0 ? target->words + part.other_at : nullptr;
+    float* const valued =
+        edge.has_values != 0 ? reinterpret_cast<float*>(target->words + part.values_at) : nullptr;
     if (target->backward != 0) {
       int64_t* const first = row;
       row = col;
@@ -133,7 +146,9 @@ struct PlanWrite {
                      col + done,
                      buffer.edges == nullptr ? nullptr : buffer.edges + hop.first_position,
                      edge.names,
-                     named == nullptr ? nullptr : named + done};
+                     named == nullptr ? nullptr : named + done,
+                     valued == nullptr ? nullptr : buffer.values + hop.first_position,
+                     valued == nullptr ? nullptr : valued + done};
       done += hop.num_edges;
     }
   }

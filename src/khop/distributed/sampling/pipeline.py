@@ -145,7 +145,7 @@ class Pipeline:
         else:
             nodes = [SeedSet(self._spec.seed_type, *columns)]
             subgraph = yield from self._engine.sample(nodes, run_key, batch)
-        extras.update(getattr(subgraph, "values", {}))  # a device's subgraph has none
+        extras.update(getattr(subgraph, "values", {}))  # a device's collector has them
         self._clock.enter(Phase.GATHERING)
         drawn = DrawnBatch(subgraph, batch, extras)
         self._collector.locate(drawn)
@@ -238,10 +238,11 @@ def _create_engine(
     from khop.sampler.device.engine import DeviceEngine, graphs_on
 
     native, modes = device.native, (device.graph_mode, device.feature_mode)
-    if not view.is_whole:
+    if not view.is_whole or part.meta.renumbered:  # batches have the user's ids
         staged = StagedCollector(part, spec.collect, remote, native, device.feature_mode)
         return Engine(view, spec.sampling, remote), staged
     graphs = graphs_on(native, view, device.graph_mode)
     mapped = replace(view, on_disk={})
     engine = DeviceEngine(mapped, spec.sampling, native, graphs, cuda_graph=False)
-    return engine, DeviceCollector(part, spec.collect, native, *modes)
+    values = [f"e0.{name}" for name in spec.sampling.method.value_names("e")]
+    return engine, DeviceCollector(part, spec.collect, native, *modes, values)

@@ -71,6 +71,7 @@ class DeviceCollector(Collector):
         device: the device that drew the batches and gathers.
         graph_mode: memory of edge ids: 'CUDA' or 'ZERO_COPY'.
         feature_mode: memory of attributes: 'CUDA', 'ZERO_COPY' or 'CPU'.
+        values: names of the edges' values that the sampling method draws, as 'e0.edge_norm'.
     """
 
     def __init__(
@@ -80,10 +81,12 @@ class DeviceCollector(Collector):
         device: _native.Device,
         graph_mode: str,
         feature_mode: str,
+        values: Sequence[str] = (),
     ) -> None:
         super().__init__(part, spec, None)
         self._device = device
         self._positions = Scratch(device)
+        self._values = dict.fromkeys(values, np.empty(0, np.float32))
         edges = [table for table in self._tables if table.unit == "edge"]
         edge_ids = {
             t.type_index: part.edge_feature(t.type_index, "edge_id").array
@@ -108,7 +111,7 @@ class DeviceCollector(Collector):
         """
         yield from ()
         subgraph, extras = drawn.subgraph, drawn.extras
-        record = self._record(subgraph, extras)
+        record = self._record(subgraph, {**extras, **self._values})
         arrays: Mapping[str, Any] = allocate(record)
         nodes = [table.type_index for table in self._tables if table.unit == "node"]
         local = sum(subgraph.num_nodes(i) for i in nodes)
@@ -138,6 +141,7 @@ class DeviceCollector(Collector):
             addresses(f"e{i}.edge_id" for i in relations),
             addresses(f"t{i}" for i in types) if self._spec.with_trees else [],
             self._edge_names.entries,
+            values=addresses(self._values),
         )
         rows = {("node", i): arrays[f"n{i}.id"] for i in types if f"n{i}.id" in arrays}
         if not self._by_position:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from khop import _native
+from khop.sampler.device.programs import ProgramOnDevice
 from khop.sampler.drawing.engine import Engine
 from khop.sampler.drawing.view import GraphView
 from khop.sampler.requests import Exclusion, SeedSet
@@ -36,7 +37,8 @@ class DeviceEngine(Engine):
             None, or until the size of batches is known, `write_block` of a subgraph writes it.
 
     Raises:
-        ValueError: the sampling method is a program (Python code), which only the CPU runs.
+        ValueError: the sampling method is a program (Python code) that only the CPU runs, or one
+            whose kernels are to be recorded.
     """
 
     def __init__(
@@ -50,18 +52,17 @@ class DeviceEngine(Engine):
         backward: bool = False,
         new_block: NewBlock | None = None,
     ) -> None:
-        if spec.method.program is not None:
-            raise ValueError(
-                f"{type(spec.method.program).__name__} asks the graph in Python, which a device "
-                "does not run: leave device out"
-            )
-        if spec.method.layer_wise:
-            raise ValueError(
-                "a device draws for the nodes that the last hop added alone: with layer_wise=True "
-                "leave the device out"
-            )
         super().__init__(view, spec)
         self._device = device
+        self._on_device: ProgramOnDevice | None = None
+        if self._program is not None:
+            self._on_device = ProgramOnDevice(self._program, device, self.rows)
+            if cuda_graph:
+                raise ValueError(
+                    f"the host waits for sizes while {type(self._program).__name__} draws, so that "
+                    "its kernels are not recorded: leave cuda_graph out"
+                )
+            self._program = None  # a batch is one native call
         self._graphs, self._flag = graphs, cuda_graph
         relations = range(len(view.relations))
         self._common = (
@@ -73,15 +74,19 @@ class DeviceEngine(Engine):
             [spec.records_edge(r) for r in relations],
             backward,
         )
-        self._plan = _native.DevicePlan(*self._common)
+        program = None if self._on_device is None else self._on_device.native
+        self._plan = _native.DevicePlan(
+            *self._common, program=program, layer_wise=spec.method.layer_wise
+        )
         # What is added to a drawn batch changes its size.
         self._new_block = new_block if spec.subgraph_type == "directional" else None
 
     @property
     def pads(self) -> bool:
         """True if batches can be padded as they are written."""
-        backward = self._common[-1]
-        return self._new_block is not None and self.spec.num_hops > 0 and not backward
+        backward, method = self._common[-1], self.spec.method
+        others = backward or method.layer_wise or method.program is not None
+        return self._new_block is not None and self.spec.num_hops > 0 and not others
 
     def padded_plan(
         self, nodes: list[list[int]], edges: list[list[int]], leaves_room: bool

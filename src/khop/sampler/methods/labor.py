@@ -101,7 +101,7 @@ class Labor(SamplingMethod):
             successive batches share nodes, and caches of attributes are hit more often. Each batch
             by itself is drawn as with K = 1. With 0 the numbers of an epoch never change.
         layer_wise: all nodes of a batch draw in each hop, as with this option of
-            `NeighborSampling`: the paper's batches. Not on devices.
+            `NeighborSampling`: the paper's batches.
 
     Raises:
         TypeError: a number that is no integer.

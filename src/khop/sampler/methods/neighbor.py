@@ -23,7 +23,7 @@ class NeighborSampling(SamplingMethod):
     Args:
         num_neighbors: fan-out of each hop, or {edge type: fan-outs}. -1 takes all neighbours.
         layer_wise: all nodes of a batch draw in each hop, not only the nodes that the last hop
-            added. Default: False. Not on devices.
+            added. Default: False.
 
     Example:
         >>> loader = NeighborLoader(data, NeighborSampling([2, 2]), batch_size=6)

@@ -179,7 +179,8 @@ def on_stream(stream: torch.cuda.Stream) -> Iterator[None]:
 def tensors_of(drawn: SampledSubgraph) -> list[Tensor]:
     """Return all tensors of a drawn subgraph, in a list."""
     edges = [edge for edge in drawn.edges if edge is not None]
-    return [*drawn.nodes, *drawn.edge_index, *edges, *(drawn.trees or ())]
+    values = [value for value in drawn.values.values() if isinstance(value, Tensor)]
+    return [*drawn.nodes, *drawn.edge_index, *edges, *(drawn.trees or ()), *values]
 
 
 def tensors_in(batch: Data | HeteroData) -> list[Tensor]:

@@ -178,13 +178,17 @@ class DeviceDrawer(SubgraphSampler):
         begin = 2 * types if self.spec.disjoint else types
         end = begin + len(self._has_ids)
         named = iter(parts[end:])
+        edges = [next(named) if has_ids else None for has_ids in self._has_ids]
+        values: dict[str, Any] = dict(self.spec.method.marks)
+        for name in self.spec.method.value_names("e"):  # float32, in whole words of the block
+            values[f"e0.{name}"] = next(named).view(torch.float32)[: lengths[begin] // 2]
         return SampledSubgraph(
             [*parts[:types]],
             [parts[i].view(2, lengths[i] // 2) for i in range(begin, end)],
-            [next(named) if has_ids else None for has_ids in self._has_ids],
+            edges,
             [*parts[types:begin]] or None,
             node_hops if counts_hops else None,
             edge_hops if counts_hops else None,
-            self.spec.method.marks,
+            values,
             written,
         )
