@@ -27,8 +27,8 @@ STORE = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
 def start_machine(port, *arguments, nodes="2", job=JOB, machine=0):
     """A torchrun with one trainer, as on one of several machines."""
     launcher = [f"--nnodes={nodes}", "--nproc-per-node=1", "--max-restarts=3"]
-    # A machine that is lost is noticed in 5 s, in which busy ones reply. Further ones are waited for
-    # for 3 s.
+    # A machine is lost after 5 s of silence: busy ones are silent for longer than 1 s. Further ones
+    # have 3 s to come.
     noticed = "keep_alive_interval=1,keep_alive_max_attempt=5,last_call_timeout=3"
     launcher += ["--rdzv-backend=c10d", f"--rdzv-conf={noticed}"]
     return subprocess.Popen(
