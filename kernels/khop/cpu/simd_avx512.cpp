@@ -26,7 +26,7 @@ struct Avx512 {
   static int64_t append_below(V words, uint64_t limit, int64_t count, int64_t first,
                               uint64_t* out_words, int64_t* places) {
     const __mmask8 lanes =
-        count >= 8 ? 0xFF : static_cast<__mmask8>((1u << (count > 0 ? count : 0)) - 1);
+        static_cast<__mmask8>(count >= 8 ? 0xFFu : (1u << (count > 0 ? count : 0)) - 1);
     const __mmask8 kept = _mm512_mask_cmple_epu64_mask(
         lanes, words, _mm512_set1_epi64(static_cast<long long>(limit)));
     const V own =

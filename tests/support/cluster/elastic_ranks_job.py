@@ -1,8 +1,8 @@
 """Trainer of virtual ranks, for `test_elastic`. Arguments: partition folder, folder for results.
 
-Trainers save the loader and the batches so far after each step. At first, they stop after some
-steps until torchrun restarts them. With three trainers, they go on when the test says so. After
-that they end the epoch.
+Trainers save the loader and the batches so far after each step. Until there were three, they stop
+after some steps until torchrun restarts them. Three go on when the test says so. After that they
+end the epoch.
 """
 
 import os
@@ -42,7 +42,6 @@ def main(root, results):
         saved = torch.load(checkpoint)
         loader.load_state_dict(saved["loader"])
         made = saved["made"]
-    is_first = not made
     for steps, batch in enumerate(loader, start=1):
         step = [None] * world
         dist.all_gather_object(step, resume_jobs.virtual_digests([batch])[0])
@@ -52,7 +51,7 @@ def main(root, results):
             (results / "new.pt").rename(checkpoint)
             jobs.publish(results / f"steps-of-{world}", str(steps))
         dist.barrier()
-        if steps == STEPS and is_first:
+        if steps == STEPS and not (results / "steps-of-3").exists():
             time.sleep(120)  # torchrun restarts this trainer when the third one comes
         while steps == STEPS and world == 3 and not (results / "killed").exists():
             time.sleep(0.02)

@@ -10,7 +10,7 @@ all others by exec, as it does
 - in tests that are marked `real_exec`, such as tests of launchers and forks.
 
 A forked program is a child of the test's process (see `server`). So waits, signals and queries of
-its parent work as without forks.
+its parent work as without forks. The workers of pytest-xdist are forked, too.
 """
 
 import atexit
@@ -35,7 +35,13 @@ _MODULE = re.compile(
     r"support\.(cluster\.\w+|\w+_job)|guide\.job|soak\.trainer|khop\.cli\.main|"
     r"torch\.distributed\.run|khop_bench\.gpu\.\w+"
 )
-_CODE = re.compile(r"\bfrom support\.cluster import|\A\n?# forked\n")
+# Also what pytest-xdist starts its workers with.
+_CODE = re.compile(
+    r"\bfrom support\.cluster import|\A\n?# forked\n|"
+    r"import sys;exec\(eval\(sys\.stdin\.readline\(\)\)\)\Z"
+)
+OPTIONS = "-u", "-B"
+"""Options of the interpreter that commands may have."""
 _FOLDERS = TESTS / "support", TESTS.parent / "examples", TESTS.parent / "examples" / "k8s"
 _FUZZ = str(TESTS.parent / "scripts" / "fuzz")
 # Variables that interpreters read when they start, and libraries when they are loaded. khop reads
@@ -97,7 +103,7 @@ def _kind(args):
     """Return the kind of process that forks for a command. None: the command is started by exec."""
     if args[0] != _PYTHON:
         return None
-    first, second, *_ = [word for word in args[1:4] if word != "-u"] + ["", ""]
+    first, second, *_ = [word for word in args[1:5] if word not in OPTIONS] + ["", ""]
     if first == "-c" and _CHILD.fullmatch(second):
         return LIGHT
     if first == "-m":
@@ -115,6 +121,8 @@ def _kind(args):
 class _Templates:
     """The processes that are forked, each started when it is first needed."""
 
+    _owner = None
+
     def begin(self, channels):
         """Use these connections to processes that have been started, or start them when needed."""
         self._owner = os.getpid()
@@ -124,6 +132,17 @@ class _Templates:
         self._log = tempfile.TemporaryFile(dir="/tmp")  # noqa: SIM115
         self._began = _surroundings(os.environ)
         self.enabled = True
+
+    def inherited(self):
+        """Return True in a fork with connections of its own. Other kinds are started for it.
+
+        So are light ones: what it has got forks processes with PyTorch.
+        """
+        if self._owner != os.getpid():
+            return False
+        self._channels.pop(LIGHT)
+        self._may_start = True
+        return True
 
     def fit(self, kind, environment, folder):
         """Return True if a program would find the same environment in a fork."""
@@ -200,8 +219,11 @@ def install(channels=()):
     """Let this process fork programs from now on.
 
     Args:
-        channels: connections to processes that are forked, by kind. Others are started.
+        channels: connections to processes that are forked, by kind. If there are none, processes
+            are started, except for those that a worker of pytest-xdist has from its own fork.
     """
+    if not channels and _templates.inherited():
+        return
     _templates.begin(dict(channels))
     subprocess.Popen._execute_child = _execute_child
     atexit.register(_templates.close)

@@ -179,9 +179,9 @@ def _program(argv, paths):
     for name in [name for name in main if not name.startswith("__")]:
         del main[name]
     words = argv[1:]
-    if words[0] == "-u":
-        words.pop(0)
-        sys.stdout.reconfigure(write_through=True)
+    while words[0] in zygote.OPTIONS:
+        if words.pop(0) == "-u":
+            sys.stdout.reconfigure(write_through=True)
     kind = words.pop(0) if words[0] in ("-c", "-m") else ""
     name, *rest = words
 
