@@ -8,6 +8,7 @@ import torch
 import torch.distributed as dist
 
 from khop.distributed import DistClusterLoader, DistLinkNeighborLoader, DistNeighborLoader
+from khop.distributed.loaders import device_backend
 from khop.loader import NeighborLoader
 from khop.sampler import Labor, Ppr
 from support.cluster import jobs, twins
@@ -156,9 +157,20 @@ def job_refused(arguments):
 
 
 def job_ends(arguments):
-    """Make a loader for each way to end, which trainer 1 takes. Return errors and seconds."""
+    """Make a loader for each way to end, which trainer 1 takes. Return errors and seconds.
+
+    First, trainer 1 cannot make its loader.
+    """
     rank, opened = join(arguments)
     dataset, found = opened(arguments["root"]), {}
+    begin, graphs_on = time.monotonic(), device_backend.graphs_on
+    try:
+        if rank == 1:
+            device_backend.graphs_on = _raise
+        next(iter(DistNeighborLoader(dataset, [3, 2], torch.arange(150), **device_of(rank))))
+    except (OSError, RuntimeError) as error:
+        found["lacks memory"] = [f"{type(error).__name__}: {error}", time.monotonic() - begin]
+    device_backend.graphs_on = graphs_on
     for how in arguments["ways"]:
         options = device_of(rank, batch_size=2)
         loader = DistNeighborLoader(dataset, [3, 2], torch.arange(150), **options)

@@ -181,12 +181,16 @@ class CooperativeLoader:
         self._plan = EpochPlan(len(self._seeds), batch_size * self._size, drop_last)
         self.epoch = 0
         self._num_begun = 0
-        part = Part(data.opened, data.partition_idx)
-        self._own = OwnPart(part) if is_cpu(device) else OwnPartOnDevice(part, data, device)
         self._group = TrainerGroup(require_context(), group, timeout)
-        rank_of = [data.homes.index(p) for p in range(data.num_partitions)]
+        with self._group.publishing():  # others would wait for a trainer that lacks memory
+            self._open_part(device)
+
+    def _open_part(self, device: torch.device | str | int | None) -> None:
+        data, part = self.data, Part(self.data.opened, self.data.partition_idx)
+        self._own = OwnPart(part) if is_cpu(device) else OwnPartOnDevice(part, data, device)
         bounds, on = data.meta.node_types[0].bounds, self._own.torch_device
         self._range = low, high = bounds[part.part], bounds[part.part + 1]
+        rank_of = [data.homes.index(p) for p in range(data.num_partitions)]
         with self._own.scope():
             self._exchange = DeviceExchange(on, self._group, rank_of, data.homes)
             self._bounds = torch.tensor(bounds, device=on)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import NamedTuple
 
 import torch
@@ -94,12 +94,8 @@ class DeviceExchange:
             RendezvousError: another trainer has failed or ended, or does not take this batch.
         """
         self._step = Step(epoch, batch, 0)
-        try:
+        with nullcontext() if self._group is None else self._group.publishing():
             yield
-        except BaseException as error:
-            if self._group is not None:
-                self._group.fail(error)
-            raise
 
     def leave_epoch(self, epoch: int, num_batches: int) -> None:
         """Publish that this trainer has ended an epoch after `num_batches` batches."""

@@ -115,10 +115,12 @@ class Exchanging(NamedTuple):
         has rows of the next epochs. `batch_size` is the maximum number of seeds in a batch.
         """
         if self.device is not None:
-            group = None
-            if data.num_partitions > 1:
-                group = TrainerGroup(data.context, self.group, timeout)
-            return DeviceExchangeBackend(data, spec, self.device, group, batch_size)
+            made = data, spec, self.device
+            if data.num_partitions == 1:
+                return DeviceExchangeBackend(*made, None, batch_size)
+            group = TrainerGroup(data.context, self.group, timeout)
+            with group.publishing():  # others would wait for a trainer that lacks memory
+                return DeviceExchangeBackend(*made, group, batch_size)
         part = data.connected_part()
         if not self.is_collective:
             client = data.service().client(timeout)

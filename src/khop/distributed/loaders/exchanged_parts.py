@@ -117,11 +117,8 @@ class ExchangedParts(PartRequests):
     def pump(self) -> None:
         """Take part in a round, if requests are in flight. An error ends all exchanges."""
         if self._pending:
-            try:
+            with self._group.publishing():
                 self._round(is_complete=False)
-            except BaseException as error:
-                self._group.fail(error)
-                raise
 
     def _round(self, is_complete: bool) -> bool:
         """Exchange requests, then replies. Return True if the batches of all are complete.

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from typing import Any, NamedTuple
 
@@ -255,6 +255,15 @@ class TrainerGroup:
         return RendezvousError(
             f"trainer {self.rank} lost the connection to others: {who} ({_first_line(error)})"
         )
+
+    @contextlib.contextmanager
+    def publishing(self) -> Iterator[None]:
+        """Return a context whose errors end all exchanges, see `fail`."""
+        try:
+            yield
+        except BaseException as error:
+            self.fail(error)
+            raise
 
     def fail(self, failure: BaseException) -> None:
         """Publish an error that ends all exchanges, so that no trainer waits for this one."""
