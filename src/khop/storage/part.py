@@ -307,7 +307,7 @@ class Part:
         return nbytes
 
     def disk_counts(self) -> DiskCounts:
-        """Return the counts of reads past the page cache so far, those of `others` included."""
+        """Return the counts of reads past the page cache so far, also in files of `others`."""
         counts = [opened.disk_counts() for opened in self.others.values()]
         counts += [store.counts() for store in self._on_disk]
         counts += [store.counts().of_structure() for store in self._columns.values()]
