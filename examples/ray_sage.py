@@ -10,8 +10,8 @@ with a server is lost, Ray restarts the server on another one, and batches stay 
 
 If a machine with a trainer is lost, Ray Train starts all trainers again, on the machines that are
 left. They load the newest checkpoint, which has the state of the loaders, too. So they go on in the
-middle of the epoch, and the losses are those of a run without the loss. Checkpoints are written
-every `--save-every` batches to `--storage`, which all machines share.
+middle of the epoch, and no loss value changes. Checkpoints are written every `--save-every` batches
+to `--storage`, which all machines share.
 `--packages 4000` takes the first packages of the graph, for a quick look.
 """
 
