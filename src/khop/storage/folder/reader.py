@@ -167,9 +167,8 @@ class PartitionFolder:
 
     def can_read_part(self, part: int) -> bool:
         """Return True if this process may read all files of the part."""
-        prefix = f"part-{part}/"
-        paths = [path for path in self.files if path.startswith(prefix)]
-        return self.has_part(part) and all(os.access(self.root / path, os.R_OK) for path in paths)
+        files = [self.root / path for path in self.files if path.startswith(f"part-{part}/")]
+        return self.has_part(part) and all(os.access(file, os.R_OK) for file in files)
 
     def open(self, path: str) -> Array:
         """Map the array in file `path` of the folder, read-only.
@@ -180,10 +179,9 @@ class PartitionFolder:
         return open_npy(self._resolved, path, self._bytes_of(path))
 
     def _bytes_of(self, path: str) -> int:
-        known = self.files.get(path)
-        if known is None:
+        if path not in self.files:
             raise FolderError(f"'{self.root}' has no array '{path}'")
-        return known.bytes
+        return self.files[path].bytes
 
     def open_file(self, path: str) -> int:
         """Open a file of the folder for reading and return its descriptor, which the caller closes.
@@ -218,9 +216,9 @@ class PartitionFolder:
         written, first = {}, 0
         for path, known in self.files.items():
             ranges = [known.sha256]
-            if counts[path] != 1:
-                ranges = [d.tobytes().hex() for d in digests[first : first + counts[path]]]
-                first += counts[path]
+            if (count := counts[path]) != 1:
+                ranges = [digest.tobytes().hex() for digest in digests[first : first + count]]
+                first += count
             written[path] = Written(known.bytes, ranges)
             if written[path].sha256 != known.sha256:
                 raise FolderError(
@@ -320,8 +318,7 @@ class PartitionFolder:
         """
         dtype, shape = attr.stored
         array = self.open_as(path, (num_rows, *shape), storage_dtype(dtype).name)
-        rows = Feature(array, dtype)
-        return attr.delivering(rows)
+        return attr.delivering(Feature(array, dtype))
 
     def node_times(self, node_type: NodeType) -> Int64Array | None:
         """Return [num_nodes] int64 keys of nodes' times, by new id, or None without times."""
@@ -398,6 +395,6 @@ def edge_array(folder: PartitionFolder, part: int, edge_type: EdgeType, name: st
 
 def edge_rows(folder: PartitionFolder, part: int, edge_type: EdgeTypeMeta, name: str) -> RowStore:
     """Map an edge attribute's rows in a part, in the order of the part's edges."""
-    count = edge_type.bounds[part + 1] - edge_type.bounds[part]
+    first, end = edge_type.bounds[part : part + 2]
     path = paths.edge_attr_path(part, edge_type.name, name)
-    return folder.open_attr(path, edge_type.attrs[name], count)
+    return folder.open_attr(path, edge_type.attrs[name], end - first)
