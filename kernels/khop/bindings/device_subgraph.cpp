@@ -8,6 +8,7 @@
 #include <tuple>
 
 #include "khop/bindings/checks.hpp"
+#include "khop/bindings/device_links.hpp"
 #include "khop/bindings/device_plan.hpp"
 #include "khop/bindings/hop_options.hpp"
 #include "khop/bindings/module.hpp"
@@ -25,6 +26,7 @@ class PyDeviceSubgraph {
   PyDeviceSubgraph(std::shared_ptr<PyDevice> device, const std::vector<int64_t>& num_nodes,
                    const Pairs& relations, bool with_edges, bool disjoint, int64_t room)
       : device_(std::move(device)),
+        num_nodes_(num_nodes),
         num_types_(num_nodes.size()),
         num_relations_(relations.size()),
         with_edges_(with_edges),
@@ -71,7 +73,7 @@ class PyDeviceSubgraph {
 
   void draw(const std::shared_ptr<PyDevicePlan>& plan, const nb::iterable& seeds, uint64_t run_key,
             uint64_t batch, const nb::iterable& excluded, nb::object block, uintptr_t address,
-            int64_t words, bool staged) {
+            int64_t words, bool staged, const std::optional<PyLinks>& links) {
     const device::SamplePlan& common = plan->get();
     if (plan->device() != device_) throw nb::value_error("the plan is one of another device");
     check_length(common.graphs.size(), num_relations_, "graphs of the plan");
@@ -83,6 +85,10 @@ class PyDeviceSubgraph {
     for (const nb::handle edges : excluded) {
       exclude(nb::cast<int64_t>(edges[0]), nb::cast<In<int64_t>>(edges[1]),
               nb::cast<In<int64_t>>(edges[2]));
+    }
+    if (links.has_value()) {
+      subgraph_->add_links(checked_links(*links, device_, num_nodes_, num_relations_));
+      link_plan_ = std::get<0>(*links);
     }
     device::SamplePlan own = common;
     own.run_key = run_key;
@@ -116,6 +122,10 @@ class PyDeviceSubgraph {
   bool settle() {
     nb::gil_scoped_release release;
     return subgraph_->settle();
+  }
+  bool lacks_negatives() {
+    nb::gil_scoped_release release;
+    return subgraph_->lacks_negatives();
   }
   bool leave_unchecked() { return subgraph_->leave_unchecked(); }
   void check_all() {
@@ -241,6 +251,7 @@ class PyDeviceSubgraph {
   }
 
   std::shared_ptr<PyDevice> device_;
+  std::vector<int64_t> num_nodes_;
   std::size_t num_types_;
   std::size_t num_relations_;
   bool with_edges_;
@@ -250,38 +261,14 @@ class PyDeviceSubgraph {
   nb::list graphs_;
   nb::object block_;
   std::shared_ptr<PyDevicePlan> plan_;
+  std::shared_ptr<PyDeviceLinkPlan> link_plan_;
   std::unique_ptr<device::DeviceSubgraph> subgraph_;
 };
 
 }  // namespace
 
 void bind_device_subgraph(nb::module_& m) {
-  nb::class_<PyDevicePlan>(m, "DevicePlan",
-                           R"(What all batches of a sampler on a device have in common.
-
-Args:
-    device, graphs, hops, cuda_graph: as of `DeviceSubgraph` and its `sample`.
-    names: as of `DeviceSubgraph.write`.
-    named: for each edge type, whether batches have the names of edges.
-    backward: exchange rows and columns.
-    padding: (nodes, edges, leaves_room, disjoint) of batches that `draw` pads: sizes of the sections
-        of each node type (seeds, then hops) and edge type (hops), whether a section must not be
-        full, and whether batches are disjoint.
-
-Raises:
-    IndexError: there are fewer names than edges.
-    ValueError: arguments for another number of edge types, or graphs of another device. Malformed
-        padding.)")
-      .def(nb::init<SharedDevice, nb::list, HopTable, bool, const Names&, const std::vector<bool>&,
-                    bool, const std::optional<Padding>&>(),
-           nb::arg("device"), nb::arg("graphs"), nb::arg("hops"), nb::arg("cuda_graph"),
-           nb::arg("names"), nb::arg("named"), nb::arg("backward") = false,
-           nb::arg("padding").none() = nb::none())
-      .def_prop_ro(
-          "lengths", &PyDevicePlan::lengths,
-          "Entries of each array of a padded batch's block; empty: batches are not padded.")
-      .def_prop_ro("block_words", &PyDevicePlan::block_words,
-                   "Entries that a block for the next batch should have; 0: not known yet.");
+  bind_device_plans(m);
   nb::class_<PyDeviceSubgraph>(m, "DeviceSubgraph", R"(A batch's subgraph while a device draws it.
 
 As `Subgraph`, and equal to what it draws, bit for bit. Seeds and exclusions are NumPy arrays;
@@ -315,6 +302,7 @@ the same graphs and fan-outs, of as many seeds or fewer.)")
       .def("draw", &PyDeviceSubgraph::draw, nb::arg("plan"), nb::arg("seeds"), nb::arg("run_key"),
            nb::arg("batch"), nb::arg("excluded"), nb::arg("block").none() = nb::none(),
            nb::arg("address") = 0, nb::arg("words") = 0, nb::arg("staged") = false,
+           nb::arg("links").none() = nb::none(),
            R"(Begins a batch, draws all hops, and has them written as soon as they are drawn.
 
 All arrays of the batch lie in one block of int64, one behind the other: nodes of each node type;
@@ -330,6 +318,10 @@ Args:
     block: what owns the block; kept until `take_block`.
     address, words: of the block, in the device's memory, and its entries; 0: there is none.
     staged: only upload what the batch needs, for `launch`.
+    links: (plan, sources, destinations, times or None, number of negatives, address), of which the
+        device makes seeds. It writes int64 positions of their ends to the address: of sources, of
+        negatives' sources (binary), of destinations, and of negatives' destinations, those of a
+        link of triplets side by side.
 
 Raises:
     ValueError: an earlier batch that was left unchecked did not fit its padding.
@@ -338,6 +330,10 @@ Raises:
            "Launches the kernels of a staged batch. Who records them launches those of later ones.")
       .def("collect", &PyDeviceSubgraph::collect,
            "Has what the host may ask for of a staged batch downloaded, after its kernels.")
+      .def("lacks_negatives", &PyDeviceSubgraph::lacks_negatives,
+           R"(Whether rounds of draws do not find a batch's strict negatives; waits for it.
+
+The host then has to choose among all that are valid, and to draw the batch of their seeds.)")
       .def("leave_unchecked", &PyDeviceSubgraph::leave_unchecked,
            R"(Lets a padded batch be used before it is known whether it fits.
 

@@ -40,6 +40,10 @@ class BatchSteps {
     rows.add_up();
   }
 
+  // The same for the device.
+  BatchView device_view() const { return view(false); }
+  PlanRows first_rows() const { return plan_rows(0, view(false), head_.steps.device); }
+
   void launch() {
     const BatchView batch = view(false);
     const int64_t* const starts = head_.seed_starts.device;
