@@ -458,8 +458,6 @@ class LookaheadCache:
 
 def cuda_status() -> dict[str, Any]: ...
 
-_Candidates = tuple[int, Any | None, Any | None]
-
 class Device:
     @property
     def name(self) -> str: ...
@@ -486,12 +484,12 @@ class Device:
     ) -> None: ...
     def accumulate_hotness(
         self,
-        indptr: Any,
-        indices: Any,
-        frontier: Any,
+        graph: DeviceGraph,
+        frontier: Float64Array,
         fanout: int,
         replace: bool,
-        log_missed: Any,
+        log_missed: Float64Array,
+        edges_at_a_time: int = ...,
     ) -> None: ...
     def random_walks(
         self,
@@ -506,35 +504,6 @@ class Device:
         nodes: Int64Array,
         edges: Int64Array | None,
     ) -> None: ...
-    def has_edges(
-        self,
-        indptr: Any,
-        indices: Any,
-        rows: Any,
-        neighbors: Any,
-        exists: Any,
-        first_row: int = 0,
-    ) -> None: ...
-    def draw_ids(self, key: int, bound: int, out: Any) -> None: ...
-    def draw_below(self, key: int, bounds: Any, out: Any) -> None: ...
-    def draw_nodes(self, key: int, candidates: _Candidates, limits: Any, out: Any) -> None: ...
-    def draw_strict_negatives(
-        self,
-        indptr: Any,
-        indices: Any,
-        run_key: int,
-        batch: int,
-        num_rounds: int,
-        dst_from: _Candidates,
-        src_from: _Candidates | None,
-        src: Any,
-        dst: Any,
-        left: Any,
-        dst_limits: Any | None = None,
-        src_limits: Any | None = None,
-        rows_are_sources: bool = False,
-        first_row: int = 0,
-    ) -> int: ...
 
 class DeviceMemory:
     @staticmethod
@@ -605,6 +574,22 @@ class DevicePlan:
     @property
     def block_words(self) -> int: ...
 
+_Candidates = tuple[int, Int64Array | None, Int64Array | None, Int64Array | None]
+
+class DeviceLinkPlan:
+    def __init__(
+        self,
+        device: Device,
+        types: tuple[int, int],
+        src_from: _Candidates,
+        dst_from: _Candidates,
+        pairs: bool,
+        amount: int,
+        relation: int | None,
+        rows_are_sources: bool,
+        excluded: Sequence[tuple[int, bool]] = ...,
+    ) -> None: ...
+
 class DeviceSubgraph:
     def __init__(
         self,
@@ -640,12 +625,15 @@ class DeviceSubgraph:
         words: int = 0,
         staged: bool = False,
         merged: bool = False,
+        links: tuple[DeviceLinkPlan, Int64Array, Int64Array, Int64Array | None, int, int]
+        | None = None,
     ) -> None: ...
     def merge(
         self, counts: int, begins: int, entries: int, num_rows: int, owner: object
     ) -> None: ...
     def frontier_size(self, node_type: int) -> int: ...
     def write_frontier(self, node_type: int, keys: int, times: int = 0) -> None: ...
+    def lacks_negatives(self) -> bool: ...
     def launch(self) -> None: ...
     def collect(self) -> None: ...
     def leave_unchecked(self) -> bool: ...

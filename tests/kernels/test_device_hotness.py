@@ -5,18 +5,17 @@ import pytest
 from hypothesis import given, strategies as st
 
 from khop import _native
-from support.devices import KINDS, empty, get, open_device, put
+from support.devices import KINDS, open_device
 
 ints = st.sampled_from([np.int32, np.int64])
 
 
-def accumulate(device, indptr, indices, frontier, fanout, replace, log_missed):
+def accumulate(device, indptr, indices, frontier, fanout, replace, log_missed, **how):
     """What becomes of log_missed on the device."""
-    out = put(device, log_missed.copy())
-    arrays = [put(device, array) for array in (indptr, indices, frontier)]
-    device.accumulate_hotness(*arrays, fanout, replace, out)
-    device.synchronize()
-    return get(out)
+    out = log_missed.copy()
+    graph = _native.DeviceGraph(device, _native.Csr(indptr, indices))
+    device.accumulate_hotness(graph, frontier, fanout, replace, out, **how)
+    return out
 
 
 def on_cpu(indptr, indices, frontier, fanout, replace, log_missed):
@@ -45,10 +44,14 @@ def rows_of(degrees):
     replace=st.booleans(),
     pointer=ints,
     column=ints,
+    at_a_time=st.sampled_from([1, 2, 7, 1 << 24]),
     chances=st.data(),
 )
-def test_equals_the_cpu(kind, seed, rows, fanout, replace, pointer, column, chances):
-    """Bit for bit: parallel edges, empty rows, no rows, rows not in the frontier or certainly."""
+def test_equals_the_cpu(kind, seed, rows, fanout, replace, pointer, column, at_a_time, chances):
+    """Bit for bit: parallel edges, empty rows, no rows, rows not in the frontier or certainly.
+
+    So it is over some edges at a time.
+    """
     frontier = chances.draw(
         st.lists(
             st.floats(0, 1) | st.sampled_from([0.0, 1.0, -0.1, 1.5, float("nan")]),
@@ -61,7 +64,8 @@ def test_equals_the_cpu(kind, seed, rows, fanout, replace, pointer, column, chan
     before = -np.random.default_rng(seed).random(6)
     before[0], before[1] = 0.0, -np.inf
     args = (indptr, indices, np.array(frontier, np.float64), fanout, replace, before)
-    assert same_bits(accumulate(open_device(kind, seed), *args), on_cpu(*args))
+    got = accumulate(open_device(kind, seed), *args, edges_at_a_time=at_a_time)
+    assert same_bits(got, on_cpu(*args))
 
 
 def test_many_rows(device, power_law):
@@ -88,6 +92,7 @@ def test_a_hub(device):
     args = (indptr, indices, frontier, 1, False, np.zeros(50))
     expected = on_cpu(*args)
     assert same_bits(accumulate(device, *args), expected)
+    assert same_bits(accumulate(device, *args, edges_at_a_time=1000), expected)
     np.testing.assert_allclose(expected[0], np.log1p(-frontier / degrees).sum(), rtol=1e-9)
     backwards = on_cpu(
         rows_of(degrees[::-1]), indices[::-1].copy(), frontier[::-1].copy(), *args[3:]
@@ -95,33 +100,39 @@ def test_a_hub(device):
     assert not same_bits(backwards[:1], expected[:1])
 
 
-def test_bad_graphs(device):
+@pytest.mark.parametrize("at_a_time", [1, 9])
+def test_bad_graphs(device, at_a_time):
     """Nothing is added where the graph turns out to be damaged."""
-    indptr, ones = np.array([0, 1, 2]), np.ones(2)
-    out = put(device, np.zeros(2))
+    indptr, ones, out = np.array([0, 1, 2]), np.ones(2), np.zeros(2)
 
     def run(indptr, indices, frontier=ones):
-        arrays = [put(device, array) for array in (indptr, indices, frontier)]
-        device.accumulate_hotness(*arrays, 1, False, out)
+        graph = _native.DeviceGraph(device, _native.Csr(indptr, indices))
+        how = {"edges_at_a_time": at_a_time}
+        device.accumulate_hotness(graph, frontier, 1, False, out, **how)
 
     with pytest.raises(IndexError, match="not below the number of nodes"):
         run(indptr, np.array([1, 5]))
     with pytest.raises(IndexError, match="not below the number of nodes"):
         run(indptr, np.array([1, -1]))
-    for bad in ([0, 3, 2], [0, -1, 2], [2, 1, 2], [0, 1, 9]):
+    for bad in ([0, 3, 2], [0, -1, 2]):
         with pytest.raises(RuntimeError, match="row pointers are corrupt"):
             run(np.array(bad), np.array([0, 1]))
     with pytest.raises(ValueError, match="frontier must hold 2 entries"):
         run(indptr, np.array([1, 0]), np.ones(3))
-    assert get(out).tolist() == [0, 0]
+    assert out.tolist() == [0, 0]
     run(indptr, np.array([1, 5]), np.array([1.0, 0.0]))  # as on the CPU: nobody draws from row 1
-    assert get(out).tolist() == [0, -np.inf]
+    assert out.tolist() == [0, -np.inf]
 
 
-def test_outputs_of_another_kind(device):
-    """A converted copy would be lost."""
-    indptr, indices = put(device, np.array([0, 1])), put(device, np.array([0]))
-    frontier = put(device, np.ones(1))
-    for out in (empty(device, 9, np.float32), empty(device, 18, np.float64)[::2]):
+def test_bad_arguments(device):
+    """A converted copy would be lost. A device reads its own graphs."""
+    csr = _native.Csr(np.array([0, 1]), np.array([0]))
+    graph, ones = _native.DeviceGraph(device, csr), np.ones(1)
+    for out in (np.zeros(9, np.float32), np.zeros(18)[::2]):
         with pytest.raises(TypeError):
-            device.accumulate_hotness(indptr, indices, frontier, 1, False, out)
+            device.accumulate_hotness(graph, ones, 1, False, out)
+    with pytest.raises(ValueError, match="edges_at_a_time must be at least 1"):
+        device.accumulate_hotness(graph, ones, 1, False, np.zeros(9), edges_at_a_time=0)
+    if device.is_cuda:
+        with pytest.raises(ValueError, match="the graph belongs to another device"):
+            _native.emulated_device(0).accumulate_hotness(graph, ones, 1, False, np.zeros(9))

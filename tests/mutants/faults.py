@@ -3,6 +3,7 @@
 from mutants.of_exchange import OF_EXCHANGE
 from mutants.of_findings import OF_FINDINGS
 from mutants.of_groups import OF_GROUPS
+from mutants.of_links import OF_LINKS
 from mutants.of_memory import OF_MEMORY
 from mutants.of_padding import OF_PADDING
 from mutants.of_programs import OF_PROGRAMS
@@ -18,4 +19,5 @@ FAULTS = [
     *OF_PADDING,
     *OF_EXCHANGE,
     *OF_PROGRAMS,
+    *OF_LINKS,
 ]

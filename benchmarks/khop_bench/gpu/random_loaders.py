@@ -5,8 +5,8 @@
 
 On a GPU, batches are taken on torch's current stream or on another one, while large kernels run
 there. From time to time nearly all of the GPU's memory is taken, so that torch's allocator gives
-back and reuses its memory. The number of a loader determines all of its options. The program writes
-FILE whenever a loader has differed, and every few seconds.
+back and reuses its memory. The number of a loader determines all of its options. Every third one is
+a loader of links. The program writes FILE whenever a loader has differed, and every few seconds.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch_geometric.data import Data
+from torch_geometric.sampler import NegativeSampling
 
-from khop.loader import NeighborLoader
+from khop.loader import LinkNeighborLoader, NeighborLoader
 from khop.sampler import FastGcn, Ladies, NeighborSampling, PinSage, PoissonLadies, SamplingMethod
 from khop.sampler.methods import ProgramMethod
 from khop.sampler.pyg.device import DeviceOptions
@@ -107,6 +108,31 @@ def random_method(rng: np.random.Generator) -> SamplingMethod:
     if chosen == 2:
         return NeighborSampling([int(k) for k in rng.choice(_FANOUTS, 2)], layer_wise=True)
     return (PoissonLadies if chosen == 3 else Ladies)(counts, skip=bool(rng.random() < 0.5))
+
+
+def random_links(rng: np.random.Generator, data: Data, options: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a link loader, from the arguments of a node loader.
+
+    Args:
+        rng: generator that determines links and negatives.
+        data: the graph.
+        options: arguments of a loader of nodes.
+    """
+    count, mode = len(data.y), rng.choice(["none", "binary", "triplet"])
+    negatives: NegativeSampling | None = None
+    if mode != "none":
+        weight = torch.from_numpy(rng.random(count)) if rng.random() < 0.3 else None
+        amount = int(rng.integers(1, 4)) if mode == "triplet" else float(rng.random() * 3 + 0.1)
+        negatives = NegativeSampling(str(mode), amount, dst_weight=weight)
+    links = data.edge_index[:, rng.integers(0, data.num_edges, len(options["input_nodes"]))]
+    return {
+        **{name: value for name, value in options.items() if name != "input_nodes"},
+        "edge_label_index": links,
+        "neg_sampling": negatives,
+        # A source that is linked to all nodes of a small graph has no strict triplets.
+        "strict_negatives": mode == "binary" and count > 3 and bool(rng.random() < 0.5),
+        "exclude_seed_edges": bool(rng.random() < 0.3),
+    }
 
 
 def random_device_options(
@@ -198,11 +224,14 @@ def compare(loader_number: int, device: str) -> str | None:
     rng = np.random.default_rng(loader_number)
     data = random_data(rng)
     options = random_options(rng, data)
-    expected = list(NeighborLoader(data, **options))
     may_record = not isinstance(options["num_neighbors"], ProgramMethod)
+    make: Any = NeighborLoader
+    if loader_number % 3 == 2:
+        make, options = LinkNeighborLoader, random_links(rng, data, options)
+    expected = list(make(data, **options))
     placed = random_device_options(rng, len(data.y), may_record)
     with surroundings(rng, device):
-        loader = NeighborLoader(data, **options, device=device, device_options=placed)
+        loader = make(data, **options, device=device, device_options=placed)
         batches = []
         for batch in loader:
             large_kernel(rng, device)

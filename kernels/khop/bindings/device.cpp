@@ -152,10 +152,8 @@ Raises:
           "Sets rows to zero where the byte of the mask is 0. Addresses are of the device's "
           "memory.");
   bind_device_convert(device);
-  bind_device_edges(device);
   bind_device_hotness(device);
   bind_device_walk(device);
-  bind_device_negatives(device);
   m.def("emulated_device", &emulated_device, nb::arg("seed") = 0, nb::arg("num_threads") = 1,
         nb::arg("maps_host") = true, nb::arg("island") = 0,
         R"(A device emulated on the CPU, for tests of what runs on GPUs.

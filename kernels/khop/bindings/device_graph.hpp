@@ -22,6 +22,8 @@ class DeviceGraph {
 
   // For a device that is about to read it: the graph's own, or another stream of the same GPU.
   const device::GraphArrays& arrays_for(const SharedDevice& reader) const;
+  // For the graph's own device.
+  const device::GraphArrays& arrays() const { return arrays_; }
   const PyDevice& device() const { return *device_; }
   const std::string& mode() const { return mode_; }
   bool has_times() const { return arrays_.times != nullptr; }

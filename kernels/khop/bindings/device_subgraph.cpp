@@ -8,6 +8,7 @@
 #include <tuple>
 
 #include "khop/bindings/checks.hpp"
+#include "khop/bindings/device_links.hpp"
 #include "khop/bindings/device_plan.hpp"
 #include "khop/bindings/hop_options.hpp"
 #include "khop/bindings/module.hpp"
@@ -73,7 +74,7 @@ class PyDeviceSubgraph {
 
   void draw(const std::shared_ptr<PyDevicePlan>& plan, const nb::iterable& seeds, uint64_t run_key,
             uint64_t batch, const nb::iterable& excluded, nb::object block, uintptr_t address,
-            int64_t words, bool staged, bool merged) {
+            int64_t words, bool staged, bool merged, const std::optional<PyLinks>& links) {
     const device::SamplePlan& common = plan->get();
     if (plan->device() != device_) throw nb::value_error("the plan is one of another device");
     check_length(common.graphs.size(), num_relations_, "graphs of the plan");
@@ -85,6 +86,11 @@ class PyDeviceSubgraph {
     for (const nb::handle edges : excluded) {
       exclude(nb::cast<int64_t>(edges[0]), nb::cast<In<int64_t>>(edges[1]),
               nb::cast<In<int64_t>>(edges[2]));
+    }
+    if (links.has_value()) {
+      if (merged) throw nb::value_error("batches of links are not merged");
+      subgraph_->add_links(checked_links(*links, device_, num_nodes_, num_relations_));
+      link_plan_ = std::get<0>(*links);
     }
     device::SamplePlan own = common;
     own.run_key = run_key;
@@ -147,6 +153,10 @@ class PyDeviceSubgraph {
   bool settle() {
     nb::gil_scoped_release release;
     return subgraph_->settle();
+  }
+  bool lacks_negatives() {
+    nb::gil_scoped_release release;
+    return subgraph_->lacks_negatives();
   }
   bool leave_unchecked() { return subgraph_->leave_unchecked(); }
   void check_all() {
@@ -292,6 +302,7 @@ class PyDeviceSubgraph {
   nb::list replies_;
   nb::object block_;
   std::shared_ptr<PyDevicePlan> plan_;
+  std::shared_ptr<PyDeviceLinkPlan> link_plan_;
   std::unique_ptr<device::DeviceSubgraph> subgraph_;
 };
 
@@ -331,7 +342,7 @@ the same graphs and fan-outs, of as many seeds or fewer.)")
       .def("draw", &PyDeviceSubgraph::draw, nb::arg("plan"), nb::arg("seeds"), nb::arg("run_key"),
            nb::arg("batch"), nb::arg("excluded"), nb::arg("block").none() = nb::none(),
            nb::arg("address") = 0, nb::arg("words") = 0, nb::arg("staged") = false,
-           nb::arg("merged") = false,
+           nb::arg("merged") = false, nb::arg("links").none() = nb::none(),
            R"(Begins a batch, draws all hops, and has them written as soon as they are drawn.
 
 All arrays of the batch lie in one block of int64, one behind the other: nodes of each node type;
@@ -348,6 +359,10 @@ Args:
     address, words: of the block, in the device's memory, and its entries; 0: there is none.
     staged: only upload what the batch needs, for `launch`.
     merged: only place the seeds. `merge` takes the edges of each hop, which others draw.
+    links: (plan, sources, destinations, times or None, number of negatives, address), of which the
+        device makes seeds. It writes int64 positions of their ends to the address: of sources, of
+        negatives' sources (binary), of destinations, and of negatives' destinations, those of a
+        link of triplets side by side.
 
 Raises:
     ValueError: an earlier batch that was left unchecked did not fit its padding.
@@ -380,6 +395,10 @@ Raises:
            "Launches the kernels of a staged batch. Who records them launches those of later ones.")
       .def("collect", &PyDeviceSubgraph::collect,
            "Has what the host may ask for of a staged batch downloaded, after its kernels.")
+      .def("lacks_negatives", &PyDeviceSubgraph::lacks_negatives,
+           R"(Whether rounds of draws do not find a batch's strict negatives; waits for it.
+
+The host then has to choose among all that are valid, and to draw the batch of their seeds.)")
       .def("leave_unchecked", &PyDeviceSubgraph::leave_unchecked,
            R"(Lets a padded batch be used before it is known whether it fits.
 

@@ -57,6 +57,7 @@ NB_MODULE(_native, m) {
   bind_device_memory(m);
   bind_device_graph(m);
   bind_device_plan(m);
+  bind_device_links(m);
   bind_device_subgraph(m);
   bind_device_row_draw(m);
   bind_device_gather(m);

@@ -41,6 +41,7 @@ void bind_device(nb::module_& m);
 void bind_device_memory(nb::module_& m);
 void bind_device_graph(nb::module_& m);
 void bind_device_plan(nb::module_& m);
+void bind_device_links(nb::module_& m);
 void bind_device_subgraph(nb::module_& m);
 void bind_device_row_draw(nb::module_& m);
 void bind_device_gather(nb::module_& m);

@@ -67,9 +67,7 @@ class ReleaseGilToWait {
 };
 
 void bind_device_convert(nb::class_<PyDevice>& device);
-void bind_device_edges(nb::class_<PyDevice>& device);
 void bind_device_hotness(nb::class_<PyDevice>& device);
-void bind_device_negatives(nb::class_<PyDevice>& device);
 void bind_device_walk(nb::class_<PyDevice>& device);
 
 }  // namespace khop::bindings

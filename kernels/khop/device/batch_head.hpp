@@ -27,13 +27,14 @@ struct HeadSizes {
   int64_t times = 0;
   int64_t seeds = 0;
   int64_t others = 0;   // words about edges that are excluded
+  int64_t links = 0;    // words about links, of which the device makes seeds
   bool writes = false;  // the batch is written when it is drawn
   bool pads = false;    // with padding
 
   bool operator==(const HeadSizes& other) const {
     return types == other.types && relations == other.relations && hops == other.hops &&
            times == other.times && seeds == other.seeds && others == other.others &&
-           writes == other.writes && pads == other.pads;
+           links == other.links && writes == other.writes && pads == other.pads;
   }
 };
 
@@ -104,15 +105,16 @@ class BatchHead {
     backend_.download_pinned(slot().words, words_.data(), bytes_of(num_returned_, kWord));
   }
 
-  // What was drawn, after a download. `seeds`: of each node type.
-  BatchShape shape(const std::vector<int64_t>& seeds) const {
+  // What was drawn, after a download.
+  BatchShape shape() const {
     BatchShape shape;
     for (int64_t t = 0; t < sizes_.types; ++t) {
       shape.num_nodes.push_back(states.host[t].nodes);
       auto& hops = shape.nodes_per_hop.emplace_back();
-      hops.push_back(seeds[static_cast<std::size_t>(t)]);
+      hops.push_back(states.host[t].nodes);
       for (int64_t h = 0; h < sizes_.hops; ++h) {
         hops.push_back(hop_sizes.host[h * sizes_.types + t]);
+        hops[0] -= hops.back();  // the seeds are what no hop added
       }
     }
     for (int64_t r = 0; r < sizes_.relations; ++r) {
@@ -145,7 +147,8 @@ class BatchHead {
   Part<int64_t> times{};
   Part<int64_t> seeds{};
   Part<int64_t> others{};
-  // The device's own.
+  Part<int64_t> links{};
+  // The device's own, as are times and seeds that are made of links.
   Part<BlockPart> parts{};  // node types, then edge types
   Part<Piece> pieces{};     // a node type each, then of each edge type a hop each
 
@@ -181,10 +184,12 @@ class BatchHead {
     place(sections, sizes_.pads ? kinds * sizes_.hops + sizes_.types : 0);
     place(pad_parts, sizes_.pads ? kinds : 0);
     const int64_t num_cleared = at_;
+    place(others, sizes_.others);
+    place(links, sizes_.links);
+    num_uploaded_ = at_;
     place(times, sizes_.times);
     place(seeds, sizes_.seeds);
-    place(others, sizes_.others);
-    num_uploaded_ = at_;
+    if (sizes_.links == 0) num_uploaded_ = at_;
     const bool plans = sizes_.writes && !sizes_.pads;
     place(parts, plans ? kinds : 0);
     place(pieces, plans ? sizes_.types + sizes_.relations * sizes_.hops : 0);

@@ -89,24 +89,6 @@ class Device {
   virtual DeviceError accumulate_hotness(const GraphArrays& graph, const HotnessHop& hop,
                                          double* log_missed, int64_t num_nodes) = 0;
 
-  // exists[i] = whether node rows[i], whose neighbours the graph holds, has neighbors[i]. Waits.
-  // Returns -1, or the first i whose node has no row or a corrupt one.
-  virtual int64_t has_edges(const GraphArrays& graph, const int64_t* rows, const int64_t* neighbors,
-                            int64_t count, bool* exists) = 0;
-
-  // out[i] is 64-bit word i of the key, mapped to [0, bound of i). Waits. Returns -1, or the first
-  // i whose bound is negative; out[i] is then left as it was.
-  virtual int64_t draw_below(uint64_t key, const Bounds& bounds, int64_t count, int64_t* out) = 0;
-
-  // Candidates that the words of a key draw. Waits. Returns -1, or the first negative whose limit
-  // is not in [1, candidates]; it is then left as it was.
-  virtual int64_t draw_nodes(const NodeDraw& draw, int64_t* out) = 0;
-
-  // Draws negatives until they join no edge, a number of rounds at most. Those that still do are
-  // left[0 .. *num_left), ascending; `left` has room for all. Waits at the end alone.
-  virtual NegativeError draw_strict_negatives(const GraphArrays& graph, const NegativeSpec& spec,
-                                              int64_t* left, int64_t* num_left) = 0;
-
   // Walks from starts[0 .. count), as cpu::random_walks; all three arrays are the host's, and edges
   // may be null. Waits. Returns -1, or the first walk that comes to a node that has no row or a
   // corrupt one; nothing is written then.

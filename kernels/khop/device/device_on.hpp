@@ -102,21 +102,6 @@ class DeviceOn final : public Device {
                                  double* log_missed, int64_t num_nodes) override {
     return operations::accumulate_hotness(backend_, graph, hop, log_missed, num_nodes);
   }
-  int64_t has_edges(const GraphArrays& graph, const int64_t* rows, const int64_t* neighbors,
-                    int64_t count, bool* exists) override {
-    return operations::has_edges(backend_, graph, rows, neighbors, count, exists);
-  }
-  int64_t draw_below(uint64_t key, const Bounds& bounds, int64_t count, int64_t* out) override {
-    return device::draw_below(backend_, key, bounds, count, out);
-  }
-  int64_t draw_nodes(const NodeDraw& draw, int64_t* out) override {
-    return operations::draw_nodes(backend_, draw, out);
-  }
-  NegativeError draw_strict_negatives(const GraphArrays& graph, const NegativeSpec& spec,
-                                      int64_t* left, int64_t* num_left) override {
-    return operations::draw_strict_negatives(backend_, graph, spec, left, num_left);
-  }
-
   int64_t random_walks(const WalkRequest& request, const int64_t* starts, int64_t count,
                        int64_t* nodes, int64_t* edges) override {
     return device::random_walks(backend_, request, starts, count, nodes, edges);

@@ -61,7 +61,7 @@ class EdgeListOn {
     while (bits < 64 && (int64_t{1} << (bits - 32)) < num_destinations) ++bits;
     backend_->sort(total, {keys.data(), places.data(), other_keys.data(), other_places.data()},
                    bits);
-    sum(*backend_, items, FirstOfPair{keys.data()}, ranks.data());
+    sum(*backend_, items, FirstOfKey{keys.data()}, ranks.data());
     int64_t count = 0;
     backend_->download(&count, ranks.data() + total, sizeof(count));
     make(count, with_edges);

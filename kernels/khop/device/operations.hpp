@@ -7,7 +7,6 @@
 #include "khop/core/csr.hpp"
 #include "khop/core/walk.hpp"
 #include "khop/device/steps/convert.hpp"
-#include "khop/device/steps/negatives.hpp"
 
 namespace khop::device {
 
@@ -42,6 +41,7 @@ struct HotnessHop {
   const double* frontier;  // an entry a row
   int64_t fanout;
   bool replace;
+  int64_t edges_at_a_time;
 };
 
 // Steps of walks.

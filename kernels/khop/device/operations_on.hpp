@@ -47,38 +47,12 @@ DeviceError accumulate_hotness(Backend& backend, const GraphArrays& graph, const
                                double* log_missed, int64_t num_nodes) {
   return graph.visit([&](const auto& view) {
     return device::accumulate_hotness(backend, view, hop.frontier, hop.fanout, hop.replace,
-                                      log_missed, num_nodes);
+                                      hop.edges_at_a_time, log_missed, num_nodes);
   });
 }
 
 inline int64_t longest_row(const GraphArrays& graph) {
   return graph.max_degree > 0 ? graph.max_degree : graph.num_edges;  // 0: not known
-}
-
-template <class Backend>
-int64_t has_edges(Backend& backend, const GraphArrays& graph, const int64_t* rows,
-                  const int64_t* neighbors, int64_t count, bool* exists) {
-  const EdgeQuestions questions{rows, neighbors, Count{count}};
-  return graph.visit([&](const auto& view) {
-    return device::has_edges(backend, view, questions, longest_row(graph), exists);
-  });
-}
-
-template <class Backend>
-int64_t draw_nodes(Backend& backend, const NodeDraw& draw, int64_t* out) {
-  const FirstPlaces<Backend> first_bad(backend, 1);
-  device::draw_nodes(backend, draw, out, first_bad.word(0));
-  int64_t bad;
-  first_bad.read(&bad);
-  return bad;
-}
-
-template <class Backend>
-NegativeError draw_strict_negatives(Backend& backend, const GraphArrays& graph,
-                                    const NegativeSpec& spec, int64_t* left, int64_t* num_left) {
-  return graph.visit([&](const auto& view) {
-    return device::draw_strict_negatives(backend, view, spec, longest_row(graph), left, num_left);
-  });
 }
 
 }  // namespace khop::device::operations

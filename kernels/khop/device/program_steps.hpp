@@ -1,5 +1,6 @@
 // The steps of a hop that a program draws. Sorts need the number of entries: the host waits for it
-// once per layer, and once per hop of walks after the first.
+// once per layer, and once per hop of walks after the first. The device alone knows how many seeds
+// links have.
 #pragma once
 
 #include <algorithm>
@@ -32,7 +33,7 @@ class ProgramSteps {
   // Lists the nodes that each row is joined to, with their numbers of visits.
   void list_visited(std::size_t h, const BatchView& batch, Count rows, HopRows& out) {
     const Count all = rows;
-    if (h > 0) {
+    if (h > 0 || head_.sizes().links > 0) {
       backend_.download(&rows.most, rows.total, sizeof(rows.most));
     } else {
       rows.most = std::min(rows.most, head_.row_starts.host[batch.num_relations]);

@@ -17,6 +17,7 @@
 #include "khop/device/bounds.hpp"
 #include "khop/device/errors.hpp"
 #include "khop/device/exclude.hpp"
+#include "khop/device/links.hpp"
 #include "khop/device/recorded.hpp"
 #include "khop/device/sample_plan.hpp"
 #include "khop/device/sample_steps.hpp"
@@ -34,6 +35,7 @@ class BatchOn {
         order_(relations_, num_nodes.size()),
         with_edges_(with_edges),
         disjoint_(disjoint),
+        links_(backend),
         head_(backend),
         memory_(backend) {
     for (std::size_t r = 0; r < relations_.size(); ++r) excluded_.emplace_back(backend);
@@ -54,6 +56,7 @@ class BatchOn {
   void begin() {
     for (auto& type : types_) type.seeds.clear();
     for (auto& excluded : excluded_) excluded.clear();
+    links_.clear();
     tree_times_.clear();
     replies_.clear();
     num_trees_ = 0;
@@ -83,7 +86,25 @@ class BatchOn {
     if (disjoint_) num_trees_ += count;
   }
 
+  // In place of seeds.
+  void add_links(const LinkBatch& links) {
+    const int64_t* const columns[] = {links.src, links.dst};
+    for (int side = 0; side < 2; ++side) {
+      types_[index(links.plan.ends[side].type)].check_ids(columns[side], links.num_links);
+    }
+    if (!disjoint_ && links.times != nullptr) {
+      throw std::invalid_argument("links with times need a disjoint batch");
+    }
+    links_.take(links, disjoint_);
+    for (const LinkPlan::Exclusion& exclusion : links.plan.excluded) {
+      excluded_[index(exclusion.relation)].take_links(links.num_links, exclusion.rows_are_sources);
+    }
+    if (disjoint_) check_trees(num_trees_ = links_.num_ends());
+    is_timed_ = links_.is_timed();
+  }
+
   void exclude(int32_t relation, const int64_t* rows, const int64_t* neighbors, int64_t count) {
+    if (!links_.empty()) throw std::invalid_argument("links name the edges that they exclude");
     excluded_[index(relation)].add(rows, neighbors, count);
   }
 
@@ -111,7 +132,7 @@ class BatchOn {
   bool leave_unchecked() {
     typename BatchHead<Backend>::Slot& slot = head_.slot();
     if (has_failed_ || !slot.is_under_way || !head_.sizes().pads || !bounds_->is_certain ||
-        has_exclusions()) {
+        has_uncertain_exclusions() || links_.is_strict()) {
       return false;
     }
     return slot.is_unchecked = true;
@@ -129,9 +150,9 @@ class BatchOn {
     check_plan(plan);
     plan_ = std::move(plan);
     const bool moved = prepare();
-    if (has_exclusions() || !head_.sizes().pads) {
+    if (has_exclusions() || !links_.empty() || !head_.sizes().pads) {
       throw std::invalid_argument(
-          "only padded batches without exclusions are recorded with others");
+          "only padded batches of nodes without exclusions are recorded with others");
     }
     Recorded now = as_recorded();
     if (is_staged_ && (moved || !(recorded_ == now))) {
@@ -187,8 +208,9 @@ class BatchOn {
   // Whether it fits the sizes to which it was padded.
   bool is_padded() const { return head_.sizes().pads && head_.needs.host->unfit == 0; }
 
-  // Waits for the batch, and draws it again where it found too little room.
-  void finish() {
+  // Waits for the batch, and draws it again where it found too little room. Returns false if rounds
+  // of draws do not find its strict negatives.
+  bool finish() {
     if (!plan_.has_value()) sample(plan_without_hops(relations_.size()));
     for (;;) {
       if (has_failed_) {
@@ -198,17 +220,18 @@ class BatchOn {
       if (head_.slot().is_under_way) wait_for(head_.slot());
       check_error(*head_.error.host);
       if (head_.needs.host->exceeded == 0) break;
-      draw_with_more();
+      if (head_.needs.host->negatives > 0) {
+        if (!links_.draw_more_rounds()) return false;
+        draw();
+      } else {
+        draw_with_more();
+      }
     }
-    is_drawn_ = true;
+    return is_drawn_ = true;
   }
 
   // What was drawn; after `finish`.
-  BatchShape shape() {
-    std::vector<int64_t> seeds;
-    for (const auto& type : types_) seeds.push_back(static_cast<int64_t>(type.seeds.size()));
-    return head_.shape(seeds);
-  }
+  BatchShape shape() { return head_.shape(); }
 
   // For what is made of a drawn batch.
   const std::vector<Relation>& relations() const { return relations_; }
@@ -258,14 +281,16 @@ class BatchOn {
   void draw() {
     is_staged_ = false;
     const bool moved = prepare();
-    if (has_exclusions()) {
+    if (has_exclusions() && links_.empty()) {
       recording_.reset();
       head_.upload();
       find_excluded();
       steps().launch();
       head_.download();
-    } else if (head_.sizes().pads) {
+    } else if (head_.sizes().pads || !links_.empty()) {
       head_.upload();
+      make_seeds();
+      find_excluded();
       launch_steps(moved, [&] { steps().launch(); });
       head_.download();
     } else {
@@ -331,12 +356,22 @@ class BatchOn {
     return std::any_of(excluded_.begin(), excluded_.end(), [](auto& e) { return !e.empty(); });
   }
 
+  bool has_uncertain_exclusions() const {
+    return std::any_of(excluded_.begin(), excluded_.end(),
+                       [](auto& e) { return !e.empty() && !e.is_certain(); });
+  }
+
+  // Seeds of a type, or where links say only that, at most.
+  int64_t num_seeds(std::size_t t) const {
+    return static_cast<int64_t>(types_[t].seeds.size()) + links_.most_seeds(t);
+  }
+
   // Seeds of each type that there is to be room for: recorded batches have no more, and may have
   // fewer.
   std::vector<int64_t> most_seeds() const {
     std::vector<int64_t> most;
     for (std::size_t t = 0; t < types_.size(); ++t) {
-      const auto count = static_cast<int64_t>(types_[t].seeds.size());
+      const int64_t count = num_seeds(t);
       const bool is_more = plan_->as_graph && t < seeds_most_.size() && seeds_most_[t] > count;
       most.push_back(is_more ? seeds_most_[t] : count);
     }
@@ -359,6 +394,7 @@ class BatchOn {
     sizes.hops = static_cast<int64_t>(plan_->num_hops());
     for (const int64_t count : most_seeds) sizes.seeds += count;
     sizes.times = is_timed_ ? sizes.seeds : 0;
+    if (!links_.empty()) sizes.links = static_cast<int64_t>(links_.words().size());
     sizes.writes = plan_->block.words != nullptr && plan_->num_hops() > 0;
     sizes.pads = sizes.writes && plan_->block.padding.is_there();
     const int64_t num_trees = disjoint_ ? sizes.seeds : 0;
@@ -480,7 +516,8 @@ class BatchOn {
     int64_t at = 0;
     for (std::size_t t = 0; t < types_.size(); ++t) {
       const std::vector<int64_t>& seeds = types_[t].seeds;
-      const auto count = static_cast<int64_t>(seeds.size());
+      // The device counts distinct ends of links.
+      const int64_t count = links_.empty() || disjoint_ ? num_seeds(t) : 0;
       head_.states.host[t] = {count, count, 0, count, count, types_[t].take_stamp(), 0};
       std::copy(seeds.begin(), seeds.end(), head_.seeds.host + at);
       head_.seed_starts.host[t + 1] = at += count;
@@ -492,12 +529,27 @@ class BatchOn {
         words = std::copy(excluded.words().begin(), excluded.words().end(), words);
       }
     }
+    if (!links_.empty()) {
+      std::copy(links_.words().begin(), links_.words().end(), head_.links.host);
+    }
+  }
+
+  void make_seeds() {
+    if (!links_.empty()) {
+      links_.launch(*plan_, head_.links.device, head_, steps().device_view(), steps().first_rows());
+    }
   }
 
   void find_excluded() {
     const int64_t* words = head_.others.device;
     for (std::size_t r = 0; r < relations_.size(); ++r) {
       if (excluded_[r].empty()) continue;
+      if (!links_.empty()) {
+        excluded_[r].find_links(backend_, plan_->graphs[r].view(),
+                                links_.columns(head_.links.device).data(),
+                                links_.num_nodes().data(), head_.error.device, head_.needs.device);
+        continue;
+      }
       excluded_[r].find(backend_, plan_->graphs[r].view(), words, head_.error.device,
                         head_.needs.device);
       words += excluded_[r].words().size();
@@ -540,6 +592,7 @@ class BatchOn {
   bool disjoint_;
   std::vector<TypeMemory<Backend>> types_;
   std::vector<ExcludedEdges<Backend>> excluded_;
+  LinkSeeds<Backend> links_;
 
   std::optional<SamplePlan> plan_;
   std::vector<int64_t> tree_times_;

@@ -14,6 +14,7 @@
 #include "khop/core/subgraph.hpp"
 #include "khop/device/graph.hpp"
 #include "khop/device/program.hpp"
+#include "khop/device/steps/links.hpp"
 #include "khop/device/steps/write_ahead.hpp"
 
 namespace khop::device {
@@ -34,6 +35,36 @@ struct BatchBlock {
   std::vector<EdgeTarget> edges;  // an edge type each
   bool backward = false;
   PadSizes padding;
+};
+
+// How seeds are made of links: see steps/links.hpp.
+struct LinkPlan {
+  struct End {
+    int32_t type = 0;
+    TimedCandidates candidates{};
+  };
+  End ends[2];  // sources and destinations
+  bool pairs = false;
+  int64_t amount = 1;
+  int32_t relation = -1;  // whose edges negatives must not be; -1: they may
+  bool rows_are_sources = false;
+  // Edge types whose edges neighbourhoods leave out, if they join a link.
+  struct Exclusion {
+    int32_t relation;
+    bool rows_are_sources;
+  };
+  std::vector<Exclusion> excluded;
+};
+
+// Links of a batch, in the host's memory, and where positions of their ends go, in the device's.
+struct LinkBatch {
+  LinkPlan plan;
+  const int64_t* src = nullptr;
+  const int64_t* dst = nullptr;
+  const int64_t* times = nullptr;  // null: none
+  int64_t num_links = 0;
+  int64_t num_negatives = 0;
+  int64_t* index = nullptr;
 };
 
 struct SamplePlan {

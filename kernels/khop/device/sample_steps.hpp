@@ -43,6 +43,10 @@ class BatchSteps {
     rows.add_up();
   }
 
+  // The same for the device.
+  BatchView device_view() const { return view(false); }
+  PlanRows first_rows() const { return plan_rows(0, view(false), head_.steps.device); }
+
   void launch() {
     const BatchView batch = view(false);
     place_seeds(batch);

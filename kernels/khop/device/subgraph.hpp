@@ -13,7 +13,8 @@
 namespace khop::device {
 
 // One batch after the other is drawn into the same object, as into Subgraph:
-//   begin(); add_seeds(...); [exclude(...);] sample(...); [induce(...) or add_reverses(...)]
+//   begin(); add_seeds(...) or add_links(...); [exclude(...);] sample(...); [induce(...) or
+//   add_reverses(...)]
 // `sample` waits for nothing. What a batch has come to is known after the first question for it;
 // that waits, once. A batch that finds too little room for what it draws is drawn again then, with
 // more: as draws are a function of their keys alone, it is the same batch.
@@ -30,6 +31,8 @@ class DeviceSubgraph {
   // Arrays of the host.
   virtual void add_seeds(int32_t node_type, const int64_t* ids, const int64_t* times,
                          int64_t count) = 0;
+  // Seeds that the device makes of links.
+  virtual void add_links(const LinkBatch& links) = 0;
   virtual void exclude(int32_t relation, const int64_t* rows, const int64_t* neighbors,
                        int64_t count) = 0;
   virtual void sample(SamplePlan plan) = 0;
@@ -40,6 +43,9 @@ class DeviceSubgraph {
   // the block of its plan: only then does it take no more launches. Other threads may use the
   // device meanwhile.
   virtual bool settle() = 0;
+  // Waits. Returns whether strict negatives of links were not found by draws alone: the batch is
+  // not drawn then, and the host must choose among all that are valid.
+  virtual bool lacks_negatives() = 0;
   // For a padded batch that is used before it is known whether it fits: a later `sample` or
   // `check_all` throws std::invalid_argument if it did not. Returns false where the batch may have
   // to be drawn again; `settle` is needed then.

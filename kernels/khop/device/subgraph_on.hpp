@@ -31,6 +31,7 @@ class SubgraphOn final : public DeviceSubgraph {
                  int64_t count) override {
     batch_.add_seeds(node_type, ids, times, count);
   }
+  void add_links(const LinkBatch& links) override { batch_.add_links(links); }
   void exclude(int32_t relation, const int64_t* rows, const int64_t* neighbors,
                int64_t count) override {
     batch_.exclude(relation, rows, neighbors, count);
@@ -47,6 +48,7 @@ class SubgraphOn final : public DeviceSubgraph {
     if (block != nullptr && block->padding.is_there()) return batch_.is_padded();
     return block != nullptr && words_of(shape_, batch_.disjoint(), block->edges) <= block->capacity;
   }
+  bool lacks_negatives() override { return !finish_unless_lacking(); }
   bool leave_unchecked() override { return batch_.leave_unchecked(); }
   void check_all() override { batch_.check_all(); }
   void stage(SamplePlan plan) override {
@@ -160,11 +162,17 @@ class SubgraphOn final : public DeviceSubgraph {
   }
 
   void finish() {
-    if (batch_.is_drawn()) return;
+    if (!finish_unless_lacking()) {
+      throw std::runtime_error("the batch lacks strict negatives: the host must choose them");
+    }
+  }
+  bool finish_unless_lacking() {
+    if (batch_.is_drawn()) return true;
     [[maybe_unused]] const auto on = backend_.on_device();
-    batch_.finish();
+    if (!batch_.finish()) return false;
     shape_ = batch_.shape();
     for (auto& list : lists_) list.clear();
+    return true;
   }
 
   Relation relation(std::size_t r) const { return batch_.relations()[r]; }

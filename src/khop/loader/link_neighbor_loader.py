@@ -221,7 +221,8 @@ class LinkNeighborLoader(
     def _begin_planned(self, positions: KeyedBatch) -> tuple[Begun, Any]:
         links, tags = self._inputs.take(positions.positions)
         sampler = self._inputs.sampler
-        begun = self.link_sampler.begin_links(sampler, links, positions.key)
+        sizes = self._sizes_on_device()
+        begun = self.link_sampler.begin_links(sampler, links, positions.key, sizes)
         return begun, link_metadata(tags, sampler.spec, begun.seeds)
 
     def _link_spec(self) -> tuple[LinkSpec | None, list[Any]]:

@@ -267,6 +267,12 @@ struct CountOf64 {
   KHOP_HD int64_t operator()(int64_t i) const { return counts[i]; }
 };
 
+// 1 for the first of equal keys, which lie side by side.
+struct FirstOfKey {
+  const uint64_t* keys;
+  KHOP_HD int64_t operator()(int64_t j) const { return j == 0 || keys[j] != keys[j - 1] ? 1 : 0; }
+};
+
 template <class T>
 struct CopyValues {
   const T* from;

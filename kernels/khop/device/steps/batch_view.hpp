@@ -41,7 +41,8 @@ struct Needs {
   int64_t edges;
   int64_t candidates;
   int64_t scratch;
-  int64_t unfit;  // a batch that is padded does not fit the sizes of its sections
+  int64_t unfit;      // a batch that is padded does not fit the sizes of its sections
+  int64_t negatives;  // strict ones that need more rounds of draws
 
   KHOP_HD static void note(int64_t& most, int64_t needed) {
     if (needed > most) most = needed;

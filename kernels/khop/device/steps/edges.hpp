@@ -21,8 +21,9 @@ struct EdgeQuestions {
   Count count;
   const int64_t* which = nullptr;  // null: i itself
 
-  KHOP_HD int64_t row(int64_t i) const { return rows[which == nullptr ? i : which[i]]; }
-  KHOP_HD int64_t neighbor(int64_t i) const { return neighbors[which == nullptr ? i : which[i]]; }
+  KHOP_HD int64_t at(int64_t i) const { return which == nullptr ? i : which[i]; }
+  KHOP_HD int64_t row(int64_t i) const { return rows[at(i)]; }
+  KHOP_HD int64_t neighbor(int64_t i) const { return neighbors[at(i)]; }
 };
 
 // Into how many shares the row of each question is split; none if no entry can be what is sought.
@@ -39,13 +40,13 @@ struct CountShares {
     missing[i] = 1;
     const int64_t row = graph.row_of(questions.row(i));
     if (row < 0 || row >= graph.num_rows) {
-      atomic_min(first_bad, static_cast<uint64_t>(i));
+      atomic_min(first_bad, static_cast<uint64_t>(questions.at(i)));
       return;
     }
     const auto begin = static_cast<int64_t>(graph.indptr[row]);
     const auto end = static_cast<int64_t>(graph.indptr[row + 1]);
     if (!graph.row_is_sound(begin, end)) {
-      atomic_min(first_bad, static_cast<uint64_t>(i));
+      atomic_min(first_bad, static_cast<uint64_t>(questions.at(i)));
       return;
     }
     const int64_t wanted = questions.neighbor(i);
@@ -79,25 +80,21 @@ struct ReadShares {
   }
 };
 
-struct WriteAnswers {
-  const uint64_t* missing;
-  bool* exists;
-
-  KHOP_HD void operator()(int64_t i) const { exists[i] = missing[i] == 0; }
-};
-
-// Memory to find edges with, for at most so many questions at a time.
+// Memory to find edges with, for as many questions at a time as there is room for.
 template <class Backend>
 class EdgeFinder {
  public:
-  EdgeFinder(Backend& backend, int64_t most)
-      : backend_(backend),
-        shares_(backend, most),
-        sums_(backend, most + 1),
-        missing_(backend, most) {}
+  explicit EdgeFinder(Backend& backend)
+      : backend_(backend), shares_(backend), sums_(backend), missing_(backend) {}
+
+  void reserve(int64_t most) {
+    shares_.reserve(most);
+    sums_.reserve(most + 1);
+    missing_.reserve(most);
+  }
 
   // missing()[i] is then 0 if the edge that question i asks for exists, else 1. Lowers `first_bad`
-  // to the first question whose node has no row, or a corrupt one. No row holds more than
+  // to the first which[i] whose node has no row, or a corrupt one. No row holds more than
   // `longest` edges. Does not wait.
   template <class Ptr, class Col>
   void find(const CsrView<Ptr, Col>& graph, const EdgeQuestions& questions, int64_t longest,
@@ -126,20 +123,5 @@ class EdgeFinder {
   DeviceArray<Backend, int64_t> sums_;
   DeviceArray<Backend, uint64_t> missing_;
 };
-
-// exists[i] = whether row rows[i] (the id of a node whose neighbours `graph` holds) has the
-// neighbour neighbors[i]. No row holds more than `longest` edges. Waits. Returns -1, or the first i
-// whose node has no row or a corrupt one.
-template <class Backend, class Ptr, class Col>
-int64_t has_edges(Backend& backend, const CsrView<Ptr, Col>& graph, const EdgeQuestions& questions,
-                  int64_t longest, bool* exists) {
-  EdgeFinder<Backend> finder(backend, questions.count.most);
-  const FirstPlaces<Backend> first_bad(backend, 1);
-  finder.find(graph, questions, longest, first_bad.word(0));
-  backend.run(questions.count, WriteAnswers{finder.missing(), exists});
-  int64_t bad;
-  first_bad.read(&bad);
-  return bad;
-}
 
 }  // namespace khop::device

@@ -13,6 +13,54 @@
 
 namespace khop::device {
 
+// Rows and neighbours of links, whose edges are excluded.
+struct LinkPairs {
+  const int64_t* rows;
+  const int64_t* neighbors;
+  int neighbor_bits;
+  uint64_t* keys;
+  int64_t* places;
+
+  KHOP_HD void operator()(int64_t i) const {
+    keys[i] = static_cast<uint64_t>(rows[i]) << neighbor_bits | static_cast<uint64_t>(neighbors[i]);
+    places[i] = i;
+  }
+};
+
+// Notes the first pair of each row, of sorted keys.
+struct MarkRows {
+  const uint64_t* keys;
+  int neighbor_bits;
+  int64_t* marks;
+
+  KHOP_HD void operator()(int64_t i) const {
+    marks[i] = i == 0 || keys[i] >> neighbor_bits != keys[i - 1] >> neighbor_bits ? 1 : 0;
+  }
+};
+
+// Writes the list of pairs that the host makes of others.
+struct ListPairs {
+  const uint64_t* keys;
+  const int64_t* ranks;  // rows before each pair
+  int neighbor_bits;
+  int64_t count;
+  int64_t* rows;
+  int64_t* firsts;
+  int64_t* neighbors;
+  int64_t* num_rows;
+
+  KHOP_HD void operator()(int64_t i) const {
+    neighbors[i] = static_cast<int64_t>(keys[i] & ((uint64_t{1} << neighbor_bits) - 1));
+    if (ranks[i + 1] != ranks[i]) {
+      rows[ranks[i]] = static_cast<int64_t>(keys[i] >> neighbor_bits);
+      firsts[ranks[i]] = i;
+    }
+    if (i > 0) return;
+    *num_rows = ranks[count];
+    firsts[ranks[count]] = count;
+  }
+};
+
 // Pairs by row: neighbours [firsts[k], firsts[k + 1]) of row rows[k], ascending, as rows are.
 struct PairList {
   const int64_t* rows;
@@ -29,6 +77,8 @@ struct SpanPairs {
 
   KHOP_HD void operator()(int64_t k) const {
     const int64_t row = pairs.rows[k] - graph.first_row;
+    begins[k] = counts[k] = 0;
+    if (row < 0 || row >= graph.num_rows) return;  // such a pair is no edge
     const int64_t begin = graph.indptr[row];
     const int64_t end = graph.indptr[row + 1];
     const bool sound = graph.row_is_sound(begin, end);

@@ -41,25 +41,27 @@ struct KeyByNeighbor {
   const double* frontier;
   int64_t fanout;
   int64_t num_nodes;
+  int64_t begin;  // the first of these edges
   uint64_t* neighbors;
   int64_t* rows;
   uint64_t* first_bad;
 
-  KHOP_HD void operator()(int64_t e) const {
-    neighbors[e] = static_cast<uint64_t>(num_nodes);
+  KHOP_HD void operator()(int64_t item) const {
+    const int64_t e = begin + item;
+    neighbors[item] = static_cast<uint64_t>(num_nodes);
     // Outside all rows, if row pointers are corrupt: rows need not be in order then.
     const int64_t row = first_above(graph.indptr, graph.num_rows + 1, e) - 1;
     if (row < 0 || row >= graph.num_rows) return;
-    const auto begin = static_cast<int64_t>(graph.indptr[row]);
-    const auto end = static_cast<int64_t>(graph.indptr[row + 1]);
-    if (!is_drawn_from(frontier[row], end - begin, fanout)) return;
+    const auto degree =
+        static_cast<int64_t>(graph.indptr[row + 1]) - static_cast<int64_t>(graph.indptr[row]);
+    if (!is_drawn_from(frontier[row], degree, fanout)) return;
     const auto neighbor = static_cast<int64_t>(graph.indices[e]);
     if (neighbor < 0 || neighbor >= num_nodes) {
       atomic_min(first_bad, static_cast<uint64_t>(e));
       return;
     }
-    neighbors[e] = static_cast<uint64_t>(neighbor);
-    rows[e] = row;
+    neighbors[item] = static_cast<uint64_t>(neighbor);
+    rows[item] = row;
   }
 };
 
@@ -95,31 +97,39 @@ struct AddTerms {
   }
 };
 
-// As cpu::accumulate_hotness, on arrays in device memory. Takes 32 bytes
-// an edge and waits once, for the check of the graph. Returns a kCorruptRow, a kNoSuchNeighbor (the
-// edge's place), each the first of its kind, or nothing; log_missed is left alone if there is one.
+// As cpu::accumulate_hotness, on arrays in device memory, for so many edges at a time: the terms of
+// a node are added in their order all the same. Takes 32 bytes for each of these edges, and waits
+// once, for the check of the graph. Returns a kCorruptRow, a kNoSuchNeighbor (the edge's place),
+// each the first of its kind, or nothing; log_missed is left alone if there is one.
 template <class Backend, class Ptr, class Col>
 DeviceError accumulate_hotness(Backend& backend, const CsrView<Ptr, Col>& graph,
                                const double* frontier, int64_t fanout, bool replace,
-                               double* log_missed, int64_t num_nodes) {
-  const SortMemory<Backend> memory(backend, graph.num_edges);
+                               int64_t edges_at_a_time, double* log_missed, int64_t num_nodes) {
+  const int64_t most = graph.num_edges < edges_at_a_time ? graph.num_edges : edges_at_a_time;
+  const SortMemory<Backend> memory(backend, most);
   const SortPairs pairs = memory.pairs();
   const DeviceArray<Backend, double> terms(backend, graph.num_rows);
   const FirstPlaces<Backend> first_bad(backend, 2);
+  const auto key_edges = [&](int64_t begin) {
+    const int64_t count = graph.num_edges - begin < most ? graph.num_edges - begin : most;
+    backend.run(Count{count}, KeyByNeighbor<Ptr, Col>{graph, frontier, fanout, num_nodes, begin,
+                                                      pairs.keys, pairs.values, first_bad.word(1)});
+    return count;
+  };
   backend.run(Count{graph.num_rows}, FindTerms<Ptr, Col>{graph, frontier, fanout, replace,
                                                          terms.data(), first_bad.word(0)});
-  backend.run(Count{graph.num_edges},
-              KeyByNeighbor<Ptr, Col>{graph, frontier, fanout, num_nodes, pairs.keys, pairs.values,
-                                      first_bad.word(1)});
+  for (int64_t begin = 0; begin < graph.num_edges; begin += most) key_edges(begin);
   int64_t bad[2];
   first_bad.read(bad);
   if (bad[0] >= 0) return {DeviceError::kCorruptRow, bad[0]};
   if (bad[1] >= 0) return {DeviceError::kNoSuchNeighbor, bad[1]};
-  backend.sort(graph.num_edges, pairs, bits_for(num_nodes + 1));
-  backend.run(Count{graph.num_edges},
-              PlaceTerms{pairs.keys, pairs.values, num_nodes, terms.data(), pairs.other_keys});
-  backend.run(Count{num_nodes},
-              AddTerms{pairs.keys, graph.num_edges, pairs.other_keys, log_missed});
+  for (int64_t begin = 0; begin < graph.num_edges; begin += most) {
+    const int64_t count = key_edges(begin);
+    backend.sort(count, pairs, bits_for(num_nodes + 1));
+    backend.run(Count{count},
+                PlaceTerms{pairs.keys, pairs.values, num_nodes, terms.data(), pairs.other_keys});
+    backend.run(Count{num_nodes}, AddTerms{pairs.keys, count, pairs.other_keys, log_missed});
+  }
   return {DeviceError::kNone, 0};
 }
 

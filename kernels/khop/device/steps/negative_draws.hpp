@@ -18,39 +18,6 @@ struct Bounds {
   KHOP_HD int64_t operator[](int64_t i) const { return of_each == nullptr ? of_all : of_each[i]; }
 };
 
-// An item is two numbers: they share a block.
-struct DrawBelow {
-  uint64_t key;
-  Bounds bounds;
-  int64_t count;
-  int64_t* out;
-  uint64_t* first_bad;
-
-  KHOP_HD void operator()(int64_t block) const {
-    const DrawnPair pair = draw_pair(key, block);
-    for (int64_t i = 2 * block; i < count && i < 2 * block + 2; ++i) {
-      const int64_t bound = bounds[i];
-      if (bound < 0) {
-        atomic_min(first_bad, static_cast<uint64_t>(i));
-      } else {
-        out[i] = static_cast<int64_t>(bounded64(pair.word_of(i), static_cast<uint64_t>(bound)));
-      }
-    }
-  }
-};
-
-// As khop::draw_below, on arrays in device memory. Waits. Returns -1, or the first i whose bound is
-// negative; out[i] is then left as it was.
-template <class Backend>
-int64_t draw_below(Backend& backend, uint64_t key, const Bounds& bounds, int64_t count,
-                   int64_t* out) {
-  const FirstPlaces<Backend> first_bad(backend, 1);
-  backend.run(Count{(count + 1) / 2}, DrawBelow{key, bounds, count, out, first_bad.word(0)});
-  int64_t bad;
-  first_bad.read(&bad);
-  return bad;
-}
-
 // The nodes that one end of a negative is drawn from, in an order in which those that may be drawn
 // are a prefix. Each weighs as much as the sums grow by it.
 struct NodeCandidates {
@@ -67,6 +34,11 @@ struct NodeCandidates {
     return order == nullptr ? place : order[place];
   }
 };
+
+// Keys the draws of one round (the first is 0) and one end: of sources (0) or of destinations (1).
+KHOP_HD uint64_t negative_key(uint64_t run_key, uint64_t batch, int round, uint32_t side) {
+  return step_key(run_key, batch, kNegativeHop, 2 * static_cast<uint32_t>(round) + side);
+}
 
 // Nodes to be drawn: the j-th, by word j of the key, is that of negative which[j] (null: j). How
 // many there are may be known on the device alone.

@@ -48,54 +48,68 @@ struct KeepWrong {
   }
 };
 
-// What is wrong with a batch's negatives, if anything.
-struct NegativeError {
-  int64_t src_limit;  // the first negative whose sources' limit is not in [1, candidates], or -1
-  int64_t dst_limit;
-  bool no_row;  // a node of the graph's rows has none, or a corrupt one
-};
+// Draws negatives until they join no edge. Keeps its memory from batch to batch.
+template <class Backend>
+class StrictNegatives {
+ public:
+  explicit StrictNegatives(Backend& backend)
+      : backend_(backend),
+        finder_(backend),
+        sums_(backend),
+        sums_before_(backend),
+        kept_(backend),
+        kept_before_(backend) {}
 
-// Draws negatives until they join no edge, spec.num_rounds >= 1 times at most. The numbers of those
-// that still do, ascending, are then `left`, [count] long, and `num_left` is their number.
-// No row holds more than `longest` edges. Waits at the end alone.
-template <class Backend, class Ptr, class Col>
-NegativeError draw_strict_negatives(Backend& backend, const CsrView<Ptr, Col>& graph,
-                                    const NegativeSpec& spec, int64_t longest, int64_t* left,
-                                    int64_t* num_left) {
-  const int64_t most = spec.count;
-  EdgeFinder<Backend> finder(backend, most);
-  const FirstPlaces<Backend> first_bad(backend, 3);
-  DeviceArray<Backend, int64_t> sums(backend, most + 1), sums_before(backend, most + 1);
-  DeviceArray<Backend, int64_t> kept(backend, most), kept_before(backend, most);
-  const auto key = [&](int round, uint32_t end) {
-    return step_key(spec.run_key, spec.batch, kNegativeHop, 2 * static_cast<uint32_t>(round) + end);
-  };
-  Count count{most};
-  const int64_t* which = nullptr;
-  for (int round = 0; round < spec.num_rounds; ++round) {
-    const auto draw = [&](const NegativeEnd& end, uint32_t number) {
-      if (!end.drawn) return;
-      draw_nodes(backend, {key(round, number), end.candidates, end.limits, which, count}, end.nodes,
-                 first_bad.word(number));
-    };
-    draw(spec.src, 0);
-    draw(spec.dst, 1);
-    const int64_t* const rows = spec.rows_are_sources ? spec.src.nodes : spec.dst.nodes;
-    const int64_t* const others = spec.rows_are_sources ? spec.dst.nodes : spec.src.nodes;
-    finder.find(graph, EdgeQuestions{rows, others, count, which}, longest, first_bad.word(2));
-    // The round before reads its own sums and list until this one has made the next.
-    std::swap(sums, sums_before);
-    std::swap(kept, kept_before);
-    sum(backend, count, IsEdge{finder.missing()}, sums.data());
-    backend.run(count, KeepWrong{finder.missing(), sums.data(), which, kept.data()});
-    count = Count{most, sums.data() + most};
-    which = kept.data();
+  // Draws spec.num_rounds >= 1 times at most. No row holds more than `longest` edges. `first_bad`
+  // are three words of ones: lowered to the first negative whose limit of sources, or of
+  // destinations, is out of range, and to the first whose row the graph has not. Does not wait.
+  template <class Ptr, class Col>
+  void launch(const CsrView<Ptr, Col>& graph, const NegativeSpec& spec, int64_t longest,
+              uint64_t* first_bad) {
+    reserve(spec.count);
+    Count count{spec.count};
+    which_ = nullptr;
+    for (int round = 0; round < spec.num_rounds; ++round) {
+      draw(spec, spec.src, round, 0, count, first_bad);
+      draw(spec, spec.dst, round, 1, count, first_bad);
+      const int64_t* const rows = spec.rows_are_sources ? spec.src.nodes : spec.dst.nodes;
+      const int64_t* const others = spec.rows_are_sources ? spec.dst.nodes : spec.src.nodes;
+      finder_.find(graph, EdgeQuestions{rows, others, count, which_}, longest, first_bad + 2);
+      // The round before reads its own sums and list until this one has made the next.
+      std::swap(sums_, sums_before_);
+      std::swap(kept_, kept_before_);
+      sum(backend_, count, IsEdge{finder_.missing()}, sums_.data());
+      backend_.run(count, KeepWrong{finder_.missing(), sums_.data(), which_, kept_.data()});
+      count = Count{spec.count, sums_.data() + spec.count};
+      which_ = kept_.data();
+    }
+    num_left_ = count.total;
   }
-  backend.run(count, CopyValues<int64_t>{which, left});
-  int64_t bad[3];
-  first_bad.read(bad);
-  backend.download(num_left, sums.data() + most, sizeof(int64_t));
-  return {bad[0], bad[1], bad[2] >= 0};
-}
+
+  // How many join an edge still, in device memory.
+  const int64_t* num_left() const { return num_left_; }
+
+ private:
+  void reserve(int64_t most) {
+    finder_.reserve(most);
+    for (auto* sums : {&sums_, &sums_before_}) sums->reserve(most + 1);
+    for (auto* kept : {&kept_, &kept_before_}) kept->reserve(most);
+  }
+
+  void draw(const NegativeSpec& spec, const NegativeEnd& end, int round, uint32_t side, Count count,
+            uint64_t* first_bad) {
+    if (!end.drawn) return;
+    const uint64_t key = negative_key(spec.run_key, spec.batch, round, side);
+    draw_nodes(backend_, {key, end.candidates, end.limits, which_, count}, end.nodes,
+               first_bad + side);
+  }
+
+  Backend& backend_;
+  EdgeFinder<Backend> finder_;
+  DeviceArray<Backend, int64_t> sums_, sums_before_;
+  DeviceArray<Backend, int64_t> kept_, kept_before_;
+  const int64_t* which_ = nullptr;
+  const int64_t* num_left_ = nullptr;
+};
 
 }  // namespace khop::device

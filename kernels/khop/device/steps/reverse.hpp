@@ -26,11 +26,6 @@ struct PairKeys {
   }
 };
 
-struct FirstOfPair {
-  const uint64_t* keys;
-  KHOP_HD int64_t operator()(int64_t j) const { return j == 0 || keys[j] != keys[j - 1] ? 1 : 0; }
-};
-
 struct WritePairs {
   const uint64_t* keys;
   const int64_t* places;

@@ -121,15 +121,17 @@ class DeviceEngine(Engine):
         batch: int,
         exclude: Sequence[Exclusion] = (),
         plan: _native.DevicePlan | None = None,
+        links: tuple[Any, ...] | None = None,
     ) -> Any:
         """Begin to draw a batch, and return its subgraph. See `Engine.sample_local`.
 
-        `plan` is from `padded_plan`. If None, the batch is not padded.
+        `plan` is from `padded_plan`. If None, the batch is not padded. `links` are from
+        `DeviceLinks.request`: the device makes seeds of them.
         """
         subgraph, plan, spec = self.idle_subgraph(), plan or self._plan, self.spec
         words = 0 if self._new_block is None else plan.block_words
         block, address = self._new_block(words) if words else (None, 0)  # type: ignore[misc]
-        subgraph.draw(plan, seeds, run_key, batch, exclude, block, address, words)
+        subgraph.draw(plan, seeds, run_key, batch, exclude, block, address, words, links=links)
         if spec.subgraph_type != "directional":
             self._add_edges(subgraph)
         return subgraph

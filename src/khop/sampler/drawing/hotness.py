@@ -19,7 +19,8 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -80,6 +81,56 @@ class Seeds(NamedTuple):
     batch_size: int | None = None
 
 
+class Draws:
+    """Draws and sums over a graph's edges, of which hotness is estimated: by the CPU.
+
+    Args:
+        rows: the graph.
+        spec: how neighbours are drawn.
+    """
+
+    def __init__(self, rows: TypedRows, spec: SamplingSpec) -> None:
+        self._rows, self._spec = rows, spec
+        self._touched = [np.zeros(count) for count in rows.num_nodes]
+
+    @cached_property
+    def _engine(self) -> Engine:
+        rows = self._rows
+        view = GraphView.whole(rows.num_nodes, rows.relations, rows.csrs, rows.node_types)
+        return Engine(view, self._spec)
+
+    def touch(self, nodes: list[Any]) -> None:
+        """Count the nodes of a batch, each once."""
+        for counts, of_type in zip(self._touched, nodes, strict=True):
+            counts[of_type] += 1  # once, where seeds repeat
+
+    def touched(self) -> list[Float64Array]:
+        """Return how many batches have touched each node, [num_nodes] for each node type."""
+        return self._touched
+
+    def batch(self, seeds: SeedSet, run_key: int, batch: int) -> tuple[list[Any], int]:
+        """Return the [n] int64 nodes of a batch per node type, and its nodes and edges in all."""
+        subgraph, rows = self._engine.sample_local([seeds], run_key, batch), self._rows
+        nodes = [np.empty(subgraph.num_nodes(t), np.int64) for t in range(len(rows.num_nodes))]
+        for node_type, of_type in enumerate(nodes):
+            subgraph.write_nodes(node_type, of_type)
+        drawn = sum(subgraph.num_edges(relation) for relation in range(len(rows.relations)))
+        self._engine.release(subgraph)
+        return nodes, drawn + sum(map(len, nodes))
+
+    def add_hop(
+        self,
+        relation: int,
+        frontier: Float64Array,
+        fanout: int,
+        replace: bool,
+        log_missed: Float64Array,
+    ) -> None:
+        """Add what a hop over an edge type adds to `log_missed`. See `independent_prob`."""
+        csr = self._rows.csrs[relation]
+        _native.accumulate_hotness(csr, frontier, fanout, replace, log_missed)
+
+
 def sample_prob(
     rows: TypedRows,
     fanouts: Sequence[Sequence[int]],
@@ -108,25 +159,37 @@ def sample_prob(
         >>> sample_prob(rows, [[-1]], Seeds(0, np.array([0])))[0].tolist()
         [1.0, 1.0, 1.0, 0.0, 0.0, 0.0]
     """
+    draws = Draws(rows, spec_of(fanouts, replace, method))
+    return estimated_prob(draws, rows, fanouts, seeds, replace, method)
+
+
+def estimated_prob(
+    draws: Draws,
+    rows: TypedRows,
+    fanouts: Sequence[Sequence[int]],
+    seeds: Seeds,
+    replace: bool,
+    method: MethodSpec,
+) -> list[Float64Array]:
+    """Return what `sample_prob` returns. `draws` are new, and draw batches of these options."""
     batch_size, ids = seeds.batch_size, seeds.ids
     is_number = isinstance(batch_size, int | np.integer)
     if batch_size is not None and not (is_number and batch_size >= 1):
         raise ValueError(f"batch_size must be at least 1, and whole (got {batch_size!r})")
     prior, prior_batches = [np.zeros(count) for count in rows.num_nodes], 0
     if method.program is None:
-        prior, prior_batches = independent_prob(rows, fanouts, seeds, replace), _PRIOR_BATCHES
+        prior = independent_prob(rows, fanouts, seeds, replace, draws)
+        prior_batches = _PRIOR_BATCHES
         is_certain = batch_size is None or batch_size >= len(ids)
         if is_certain and all(fanout <= 0 for hops in fanouts for fanout in hops):
             return prior
-    touched = [np.zeros(count) for count in rows.num_nodes]
     batches = 0
-    for of_batch in random_batches(rows, fanouts, seeds, _NUM_BATCHES, replace, method):
-        for counts, nodes in zip(touched, of_batch, strict=True):
-            counts[nodes] += 1  # once, where seeds repeat
+    for of_batch in random_batches(rows, fanouts, seeds, _NUM_BATCHES, replace, method, draws):
+        draws.touch(of_batch)
         batches += 1
     return [
         (counts + prior_batches * expected) / max(1, batches + prior_batches)
-        for counts, expected in zip(touched, prior, strict=True)
+        for counts, expected in zip(draws.touched(), prior, strict=True)
     ]
 
 
@@ -137,37 +200,40 @@ def random_batches(
     count: int,
     replace: bool = False,
     method: MethodSpec = NEIGHBOR,
-) -> Iterator[list[Int64Array]]:
+    draws: Draws | None = None,
+) -> Iterator[list[Any]]:
     """Draw up to `count` full batches of random seeds, the same for equal arguments.
 
     Draws end after about 2^28 nodes and edges (2^26 by a program): large batches are fewer. `rows`
     is the graph, and `fanouts` has the fan-out of each hop for each edge type. `replace` draws with
-    replacement.
+    replacement. `draws` draws batches of these options. If None, the CPU does.
 
     Yields:
         For each node type the [n] int64 nodes of a batch.
     """
-    view = GraphView.whole(rows.num_nodes, rows.relations, rows.csrs, rows.node_types)
-    hops = tuple(map(tuple, fanouts))
-    engine = Engine(view, SamplingSpec(hops, replace, with_edge=False, method=method))
+    draws = draws or Draws(rows, spec_of(fanouts, replace, method))
     most = _MAX_DRAWN if method.program is None else _MAX_DRAWN_BY_PROGRAM
     size = max(1, min(seeds.batch_size or len(seeds.ids), len(seeds.ids)))
     drawn = 0
     for run_key, batch, of_batch in itertools.islice(_seed_batches(seeds.ids, size), count):
         if drawn > most:
             break
-        subgraph = engine.sample_local([SeedSet(seeds.node_type, of_batch, None)], run_key, batch)
-        nodes = [np.empty(subgraph.num_nodes(t), np.int64) for t in range(len(rows.num_nodes))]
-        for node_type, of_type in enumerate(nodes):
-            subgraph.write_nodes(node_type, of_type)
-        drawn += sum(subgraph.num_edges(relation) for relation in range(len(rows.relations)))
-        drawn += sum(map(len, nodes))
-        engine.release(subgraph)
+        nodes, more = draws.batch(SeedSet(seeds.node_type, of_batch, None), run_key, batch)
+        drawn += more
         yield nodes
 
 
+def spec_of(fanouts: Sequence[Sequence[int]], replace: bool, method: MethodSpec) -> SamplingSpec:
+    """Return how `random_batches` draws: nodes alone, without the ids of edges."""
+    return SamplingSpec(tuple(map(tuple, fanouts)), replace, with_edge=False, method=method)
+
+
 def independent_prob(
-    rows: TypedRows, fanouts: Sequence[Sequence[int]], seeds: Seeds, replace: bool = False
+    rows: TypedRows,
+    fanouts: Sequence[Sequence[int]],
+    seeds: Seeds,
+    replace: bool = False,
+    draws: Draws | None = None,
 ) -> list[Float64Array]:
     """Compute the probability that a batch touches each node, as if all draws were independent.
 
@@ -176,17 +242,18 @@ def independent_prob(
     number of edges.
 
     `rows` is the graph, and `fanouts` has the fan-out of each hop for each edge type. `replace`
-    draws with replacement. Returns [num_nodes] float64 for each node type.
+    draws with replacement. `draws` adds up over edges. If None, the CPU does. Returns [num_nodes]
+    float64 for each node type.
     """
+    draws = draws or Draws(rows, spec_of(fanouts, replace, NEIGHBOR))
     touched = [np.zeros(count) for count in rows.num_nodes]
     touched[seeds.node_type] = _seed_prob(seeds, rows.num_nodes[seeds.node_type])
     frontier = [probs.copy() for probs in touched]
     for hop in range(max(map(len, fanouts), default=0)):
         log_missed = [np.zeros(count) for count in rows.num_nodes]
-        for (neighbors, drawing), csr, hops in zip(rows.relations, rows.csrs, fanouts, strict=True):
-            _native.accumulate_hotness(
-                csr, frontier[drawing], hops[hop], replace, log_missed[neighbors]
-            )
+        ends = zip(rows.relations, fanouts, strict=True)
+        for relation, ((neighbors, drawing), hops) in enumerate(ends):
+            draws.add_hop(relation, frontier[drawing], hops[hop], replace, log_missed[neighbors])
         # log_missed is 0 for nodes that are never drawn, and -inf for nodes that always are.
         frontier = [
             (1 - known) * -np.expm1(logs) for known, logs in zip(touched, log_missed, strict=True)

@@ -19,14 +19,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import numpy as np
 
 from khop import _native
 from khop.data.arrays import distinct
 from khop.sampler.drawing.engine import Engine
-from khop.sampler.drawing.negative import NegativeSampler
+from khop.sampler.drawing.negative import Candidates, NegativeSampler
 from khop.sampler.link_spec import LinkSpec
 from khop.sampler.methods.access import Waiting
 from khop.sampler.requests import Exclusion, SeedSet
@@ -66,15 +66,16 @@ class LinkSeeds:
     Attributes:
         sets: seeds, sampled in this order, by original ids. Tree i of a disjoint batch begins at
             seed i.
-        index: int64 arrays. Without negatives or with binary ones `edge_label_index` [2, num_links
-            + num_negatives]. With triplets `src_index` [num_links], `dst_pos_index` [num_links] and
-            `dst_neg_index` [num_links] or [num_links, amount].
+        index: int64 arrays, or tensors if a device makes the seeds. Without negatives or with
+            binary ones `edge_label_index` [2, num_links + num_negatives]. With triplets `src_index`
+            [num_links], `dst_pos_index` [num_links] and `dst_neg_index` [num_links] or [num_links,
+            amount].
         num_links: number of links.
         num_negatives: number of negatives.
     """
 
     sets: list[SeedSet]
-    index: dict[str, Int64Array] = field(default_factory=dict)
+    index: dict[str, Any] = field(default_factory=dict)
     num_links: int = 0
     num_negatives: int = 0
 
@@ -127,18 +128,27 @@ def lay_out(
     else:
         sets, src_at, dst_at = _distinct(spec, src, dst)
     count = len(links)
-    if spec.mode == "triplet":
-        rest = dst_at[count:]
-        amount = int(spec.amount)
-        shaped = rest.reshape(amount, count).T if spec.disjoint else rest.reshape(count, amount)
-        index = {
-            "src_index": src_at,
-            "dst_pos_index": dst_at[:count],
-            "dst_neg_index": np.ascontiguousarray(shaped[:, 0] if amount == 1 else shaped),
-        }
-    else:
-        index = {"edge_label_index": np.concatenate([src_at, dst_at]).reshape(2, -1)}
+    if spec.mode == "triplet" and spec.disjoint:  # those of a link side by side
+        rest = dst_at[count:].reshape(int(spec.amount), count).T
+        dst_at = np.concatenate([dst_at[:count], rest.ravel()])
+    index = named_index(spec, np.concatenate([src_at, dst_at]), count)
     return LinkSeeds(sets, index, count, spec.num_negatives(count))
+
+
+def named_index(spec: LinkSpec, positions: _Trees, num_links: int) -> dict[str, _Trees]:
+    """Return the positions of ends by the names of `LinkSeeds.index`.
+
+    `positions` are [n] int64: of sources, then of destinations. Negatives are behind the links.
+    Negatives of one link of triplets are side by side.
+    """
+    if spec.mode != "triplet":
+        return {"edge_label_index": positions.reshape(2, -1)}
+    negatives, amount = positions[2 * num_links :], int(spec.amount)
+    return {
+        "src_index": positions[:num_links],
+        "dst_pos_index": positions[num_links : 2 * num_links],
+        "dst_neg_index": negatives if amount == 1 else negatives.reshape(num_links, amount),
+    }
 
 
 def _trees(
@@ -232,6 +242,11 @@ class LinkSampler:
         ]
         subgraph = yield from engine.sample(sets, run_key, batch, exclude)
         return subgraph, seeds
+
+    @property
+    def candidates(self) -> tuple[Candidates | None, Candidates | None]:
+        """Nodes that sources and destinations of negatives are drawn from, if they are drawn."""
+        return (None, None) if self._negatives is None else self._negatives.ends
 
     def _draw_negatives(
         self, engine: Engine, links: Links, run_key: int, batch: int

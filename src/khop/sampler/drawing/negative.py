@@ -99,6 +99,11 @@ class Candidates:
         """Return the node ids of candidates, by their positions (`indices`) in their order."""
         return indices if self._order is None else self._order[indices]
 
+    @property
+    def columns(self) -> tuple[int, Int64Array | None, Int64Array | None, Int64Array | None]:
+        """Number of candidates, sums of weights, ids and times in their order, as a device's."""
+        return self.num_nodes, self._sums, self._order, self._times
+
     def masses(self, count: int) -> Int64Array:
         """Return the weights of the first `count` candidates, scaled to integers."""
         if self._sums is None:
@@ -142,6 +147,11 @@ class NegativeSampler:
     def __init__(self, dst: Candidates, src: Candidates | None = None) -> None:
         self._dst = dst
         self._src = src
+
+    @property
+    def ends(self) -> tuple[Candidates | None, Candidates]:
+        """Candidates for sources, if these are drawn, and for destinations."""
+        return self._src, self._dst
 
     def sample(
         self,

@@ -8,8 +8,10 @@ wait. Runs in the trainer.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -19,7 +21,8 @@ from khop.data import Graph
 from khop.data.steps import run
 from khop.sampler.device.collect import EdgeNames
 from khop.sampler.device.engine import DeviceEngine
-from khop.sampler.drawing.link import Links, LinkSampler, LinkSeeds
+from khop.sampler.device.links import DeviceLinks
+from khop.sampler.drawing.link import Links, LinkSampler, LinkSeeds, named_index
 from khop.sampler.pyg.device import TorchDevice
 from khop.sampler.pyg.output import SampledSubgraph, SubgraphSampler, number_by_link
 from khop.sampler.pyg.padded import PaddedLayout, PadSizes
@@ -36,6 +39,8 @@ class Begun(NamedTuple):
         written: event after which the batch is complete. None for an emulated device.
         seeds: the seeds of a batch of links.
         layout: the layout of a batch that is padded.
+        by_host: draws the batch by seeds from the host, if rounds of draws on the device do not
+            find its strict negatives.
     """
 
     drawer: DeviceDrawer
@@ -43,6 +48,7 @@ class Begun(NamedTuple):
     written: torch.cuda.Event | None
     seeds: LinkSeeds | None = None
     layout: PaddedLayout | None = None
+    by_host: Callable[[], SampledSubgraph] | None = None
 
     def finish(self) -> SampledSubgraph:
         """Wait for the batch's sizes, and return it. Others may be launched meanwhile."""
@@ -82,6 +88,7 @@ class DeviceDrawer(SubgraphSampler):
         self._has_ids = [spec.records_edge(r) for r in range(len(graph.edge_types))]
         self._names = names  # memory that the engine's plan refers to
         self._padded: PaddedLayout | None = None
+        self._links: WeakKeyDictionary[LinkSampler, DeviceLinks] = WeakKeyDictionary()
 
     def draw_nodes(self, seeds: Sequence[SeedSet], run_key: int, batch: int) -> SampledSubgraph:
         """Draw the neighbourhood of seeds. Event `written` of the result marks its completion."""
@@ -127,34 +134,73 @@ class DeviceDrawer(SubgraphSampler):
         assert begun.seeds is not None
         return self.finish(begun), begun.seeds
 
-    def begin_links(self, sampler: LinkSampler, links: Links, run_key: int, batch: int) -> Begun:
+    def begin_links(
+        self,
+        sampler: LinkSampler,
+        links: Links,
+        run_key: int,
+        batch: int,
+        pad: PadSizes | None = None,
+    ) -> Begun:
         """Launch the draw of links for `finish`, as `begin_nodes` does."""
-        device = self._device
+        device, count = self._device, len(links)
         with device.lock, device.scope():
-            subgraph: Any
-            subgraph, seeds = run(sampler.sample(self._engine, links, run_key, batch))
-            return Begun(self, subgraph, device.event(), seeds)
+            on_device = self._links.get(sampler)
+            if on_device is None:
+                on_device = DeviceLinks(device.native, sampler, self.view.num_nodes)
+                self._links[sampler] = on_device
+            index = device.empty([on_device.num_ends(count)])
+            named = named_index(sampler.spec, index, count)
+            seeds = LinkSeeds([], named, count, sampler.spec.num_negatives(count))
+            layout = self.padded(pad)
+            plan = None if layout is None else layout.plan
+            request = on_device.request(links, index.data_ptr())
+            subgraph = self._engine.sample_local((), run_key, batch, (), plan, request)
+            begun = Begun(self, subgraph, device.event(), seeds, layout)
+            if not sampler.spec.strict:
+                return begun
+            by_host = partial(self._links_by_host, sampler, links, run_key, batch, index)
+            return begun._replace(by_host=by_host)
 
     def finish(self, begun: Begun) -> SampledSubgraph:
         """Wait for a batch's sizes, and return the batch. Others may be launched meanwhile."""
-        _, subgraph, written, seeds, padded = begun
-        block = subgraph.take_block()
-        if padded is not None:
-            if (padded.sizes.is_fixed and subgraph.leave_unchecked()) or subgraph.settle():
-                self._engine.release(subgraph)
-                return padded.parts_of(block, written)
-            block, written, layout = self._written_late(subgraph)
-        elif subgraph.settle():
-            layout = subgraph.layout()
+        _, subgraph, written, seeds, padded, by_host = begun
+        block, is_fixed = subgraph.take_block(), padded is not None and padded.sizes.is_fixed
+        if (is_fixed and subgraph.leave_unchecked()) or subgraph.settle():
+            if padded is not None:
+                drawn = padded.parts_of(block, written)
+            else:
+                drawn = self._parts_of(block, subgraph.layout(), written)
+        elif by_host is not None and self._lacks_negatives(subgraph):
+            self._engine.release(subgraph)
+            return by_host()
         else:
             block, written, layout = self._written_late(subgraph)
-        drawn = self._parts_of(block, layout, written)
+            drawn = self._parts_of(block, layout, written)
         self._engine.release(subgraph)
         if seeds is None or drawn.trees is None:
             return drawn
         with self._device.lock, self._device.scope():
             number_by_link(drawn, seeds.num_links)
             return drawn._replace(written=self._device.mark())
+
+    def _lacks_negatives(self, subgraph: _native.DeviceSubgraph) -> bool:
+        """Draw a batch again as often as its strict negatives need, and return True if in vain."""
+        with self._device.lock, self._device.scope():
+            return subgraph.lacks_negatives()
+
+    def _links_by_host(
+        self, sampler: LinkSampler, links: Links, run_key: int, batch: int, index: Tensor
+    ) -> SampledSubgraph:
+        """Draw links whose strict negatives are chosen among all that are valid."""
+        device = self._device
+        with device.lock, device.scope():
+            subgraph: Any
+            subgraph, seeds = run(sampler.sample(self._engine, links, run_key, batch))
+            positions = [torch.from_numpy(value).flatten() for value in seeds.index.values()]
+            index.copy_(torch.cat(positions))
+            begun = Begun(self, subgraph, device.event(), seeds)
+        return self.finish(begun)
 
     def _block(self, words: int) -> tuple[Tensor, int]:
         block = self._device.empty([words])

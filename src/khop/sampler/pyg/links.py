@@ -112,7 +112,7 @@ def link_metadata(index: EdgeSamplerInput, spec: LinkSpec, seeds: LinkSeeds) -> 
         `(input_id, edge_label_index, edge_label, time)` without negatives and with binary ones,
         `(input_id, src_index, dst_pos_index, dst_neg_index, time)` with triplets.
     """
-    positions = {name: torch.from_numpy(value) for name, value in seeds.index.items()}
+    positions = {name: torch.as_tensor(value) for name, value in seeds.index.items()}
     if spec.mode == "triplet":
         return (index.input_id, *positions.values(), index.time)
     label, time = index.label, index.time

@@ -18,7 +18,7 @@ from khop.data.device import is_cpu
 from khop.data.info import GraphInfo
 from khop.sampler.device.collect import EdgeNames
 from khop.sampler.device.engine import graphs_on
-from khop.sampler.drawing.hotness import Seeds, TypedRows, sample_prob
+from khop.sampler.drawing.hotness import Draws, Seeds, TypedRows, estimated_prob, spec_of
 from khop.sampler.drawing.link import Links, LinkSampler, LinkSeeds
 from khop.sampler.drawing.negative import Candidates, NegativeSampler
 from khop.sampler.drawing.view import GraphView
@@ -33,6 +33,7 @@ from khop.sampler.pyg.device import (
     wait_and_record_stream,
 )
 from khop.sampler.pyg.device_drawer import Begun, DeviceDrawer
+from khop.sampler.pyg.device_hotness import DeviceDraws
 from khop.sampler.pyg.draw_scope import BatchKey
 from khop.sampler.pyg.links import negative_weights
 from khop.sampler.pyg.output import SampledSubgraph, SubgraphSampler
@@ -179,12 +180,14 @@ class NeighborSampler(PygSampler):
         """
         return self.device_drawer.begin_nodes(seeds, *key, pad)
 
-    def begin_links(self, sampler: LinkSampler, links: Links, key: BatchKey) -> Begun:
-        """Launch on the device what `draw_links` draws.
+    def begin_links(
+        self, sampler: LinkSampler, links: Links, key: BatchKey, pad: PadSizes | None = None
+    ) -> Begun:
+        """Launch on the device what `draw_links` draws, padded to these sizes.
 
         :meta private:
         """
-        return self.device_drawer.begin_links(sampler, links, *key)
+        return self.device_drawer.begin_links(sampler, links, *key, pad)
 
     def check_all(self) -> None:
         """Wait for padded batches on the device. Raises ValueError if one did not fit its padding.
@@ -274,7 +277,7 @@ class NeighborSampler(PygSampler):
         self, sampler: LinkSampler, links: Links, key: BatchKey | None
     ) -> tuple[SampledSubgraph, LinkSeeds]:
         drawn, seeds = self.draw_links(sampler, links, key)
-        wait_and_record_stream(tensors_of(drawn), drawn.written)
+        wait_and_record_stream([*tensors_of(drawn), *seeds.index.values()], drawn.written)
         return drawn, seeds
 
     def _make_link_sampler(self, spec: LinkSpec, neg: NegativeSampling | None) -> LinkSampler:
@@ -309,7 +312,8 @@ class NeighborSampler(PygSampler):
             num_nodes: number of nodes, or {node type: number of nodes}, for comparison with the
                 graph. Tensors of these lengths are accepted, as in GraphLearn-for-PyTorch.
             batch_size: seeds in a batch of training, by default 1024. If None, all seeds make one
-                batch, which touches most nodes, unlike batches of training.
+                batch, which touches most nodes, unlike batches of training. A sampler with a device
+                leaves such a batch to the CPU. It draws others on the device, with the CPU's bits.
 
         Returns:
             [num_nodes] float64, one for each node type of a heterogeneous graph. Method:
@@ -331,13 +335,15 @@ class NeighborSampler(PygSampler):
         ids = to_int64(getattr(seeds, "node", seeds), "seeds")
         check_range(ids, counts[node_type], "seeds")
         _check_num_nodes(num_nodes, counts)
-        probs = sample_prob(
-            TypedRows(view.num_nodes, view.relations, view.csrs, view.node_types),
-            spec.fanouts[: len(view.relations)],
-            Seeds(self.graph.node_types.index(node_type), ids, batch_size),
-            self.replace,
-            spec.method,
-        )
+        rows = TypedRows(view.num_nodes, view.relations, view.csrs, view.node_types)
+        fanouts = spec.fanouts[: len(view.relations)]
+        options = fanouts, self.replace, spec.method
+        draws = Draws(rows, spec_of(*options))
+        if self._device is not None and batch_size is not None:  # as large as batches of training
+            graphs = self._device_graphs
+            draws = DeviceDraws(self.graph, spec_of(*options), self._device, graphs)
+        of_seeds = Seeds(self.graph.node_types.index(node_type), ids, batch_size)
+        probs = estimated_prob(draws, rows, fanouts, of_seeds, self.replace, spec.method)
         by_type = dict(zip(counts, map(torch.from_numpy, probs), strict=True))
         return by_type if self.graph.is_heterogeneous else by_type[NODE]
 

@@ -149,8 +149,10 @@ def number_by_link(drawn: SampledSubgraph, num_links: int) -> None:
 
     Before, each end of a link has a tree of its own.
     """
-    for tree in drawn.trees or ():
+    for of_type, tree in enumerate(drawn.trees or ()):
         tree.copy_(link_of_tree(tree, num_links))
+        if drawn.padding is not None:  # a further tree
+            tree.masked_fill_(~drawn.padding.nodes[of_type], num_links)
 
 
 class SubgraphSampler:
@@ -256,4 +258,8 @@ def output_on_host(
 def _on_host(value: object) -> object:
     if isinstance(value, dict):
         return {key: _on_host(entry) for key, entry in value.items()}
+    if isinstance(value, OutputMetadata):
+        return OutputMetadata(map(_on_host, value), value.values)
+    if type(value) is tuple:
+        return tuple(map(_on_host, value))
     return value.cpu() if isinstance(value, Tensor) else value
