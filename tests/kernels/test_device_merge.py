@@ -153,12 +153,8 @@ def ring(device):
     graph = cases.Graph([6], [0], [6], [relation])
     on_device = [_native.DeviceGraph(device, csr) for csr in graph.csrs()]
     hops = hop_calls.table([[-1, 2]], False, [False], False)
-    return (
-        graph,
-        on_device,
-        hops,
-        _native.DevicePlan(device, on_device, hops, False, [(0, 8, 0)], [False]),
-    )
+    plan = _native.DevicePlan(device, on_device, hops, False, [(0, 8, 0)], [False])
+    return on_device, hops, plan
 
 
 @pytest.mark.parametrize("kind", KINDS)
