@@ -42,7 +42,9 @@ PORT = 29_431
 
 @contextlib.contextmanager
 def namespaces() -> Iterator[None]:
-    """Context with two connected network namespaces."""
+    """Context with two connected network namespaces. Those of a killed run are deleted."""
+    for name in NAMES:
+        subprocess.run(["ip", "netns", "del", name], check=False, capture_output=True)
     try:
         for name in NAMES:
             ip("netns", "add", name)
