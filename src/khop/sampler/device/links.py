@@ -7,6 +7,7 @@ from typing import Any
 
 from khop import _native
 from khop.sampler.drawing.link import Links, LinkSampler
+from khop.sampler.link_spec import LinkSpec
 
 
 class DeviceLinks:
@@ -14,7 +15,7 @@ class DeviceLinks:
 
     Args:
         device: the device.
-        sampler: the sampler whose batches these are.
+        sampler: the sampler whose batches these are, with links that a device takes.
         num_nodes: number of nodes of each node type.
     """
 
@@ -40,6 +41,16 @@ class DeviceLinks:
             by_source,
             [(relation, turned != by_source) for relation, turned in spec.excluded],
         )
+
+    @staticmethod
+    def takes(spec: LinkSpec) -> bool:
+        """Return True if a device can make batches of these links.
+
+        It leaves out the edges of a type in one direction alone. The links of a graph with one node
+        type and their reverses may have the same edge type.
+        """
+        relations = [relation for relation, _ in spec.excluded]
+        return len(relations) == len(set(relations))
 
     def num_ends(self, num_links: int) -> int:
         """Return the number of ends of a batch's links and negatives."""

@@ -9,6 +9,7 @@ wait. Runs in the trainer.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
@@ -144,6 +145,8 @@ class DeviceDrawer(SubgraphSampler):
     ) -> Begun:
         """Launch the draw of links for `finish`, as `begin_nodes` does."""
         device, count = self._device, len(links)
+        if not DeviceLinks.takes(sampler.spec):
+            return self._begin_by_host(sampler, links, run_key, batch)
         with device.lock, device.scope():
             on_device = self._links.get(sampler)
             if on_device is None:
@@ -189,17 +192,23 @@ class DeviceDrawer(SubgraphSampler):
         with self._device.lock, self._device.scope():
             return subgraph.lacks_negatives()
 
+    def _begin_by_host(self, sampler: LinkSampler, links: Links, run_key: int, batch: int) -> Begun:
+        """Launch the draw of links whose negatives and seeds the host has chosen."""
+        with self._device.lock, self._device.scope():
+            subgraph: Any
+            subgraph, seeds = run(sampler.sample(self._engine, links, run_key, batch))
+            index = {name: torch.from_numpy(value) for name, value in seeds.index.items()}
+            return Begun(self, subgraph, self._device.event(), replace(seeds, index=index))
+
     def _links_by_host(
         self, sampler: LinkSampler, links: Links, run_key: int, batch: int, index: Tensor
     ) -> SampledSubgraph:
         """Draw links whose strict negatives are chosen among all that are valid."""
-        device = self._device
-        with device.lock, device.scope():
-            subgraph: Any
-            subgraph, seeds = run(sampler.sample(self._engine, links, run_key, batch))
-            positions = [torch.from_numpy(value).flatten() for value in seeds.index.values()]
-            index.copy_(torch.cat(positions))
-            begun = Begun(self, subgraph, device.event(), seeds)
+        begun = self._begin_by_host(sampler, links, run_key, batch)
+        assert begun.seeds is not None
+        with self._device.lock, self._device.scope():
+            index.copy_(torch.cat([value.flatten() for value in begun.seeds.index.values()]))
+            begun = begun._replace(written=self._device.event())
         return self.finish(begun)
 
     def _block(self, words: int) -> tuple[Tensor, int]:
