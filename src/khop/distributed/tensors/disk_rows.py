@@ -22,9 +22,9 @@ from typing import TypeAlias
 import numpy as np
 
 from khop import _native
-from khop.channel.arena import advise_huge_pages
 from khop.data import RowFormat
 from khop.data.arrays import storage_dtype
+from khop.data.files import advise_huge_pages
 from khop.typing import Array, Int64Array
 
 FOLDER_VARIABLE = "KHOP_TENSOR_FOLDER"
