@@ -35,6 +35,7 @@ struct HopOptions {
   bool weighted = false;
   bool last = false;              // the latest `fanout` neighbours instead of random ones
   bool layer_dependency = false;  // of LABOR: all hops share the numbers, too
+  uint8_t padding[7] = {};        // zeros: devices get these bytes, too
 
   // The same with the key of a hop.
   KHOP_HD HopOptions at(const HopPlace& place) const {
