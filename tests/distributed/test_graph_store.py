@@ -38,7 +38,6 @@ from khop.distributed.tensors import (
 )
 from khop.distributed.tensors.shard import Shard
 from khop.distributed.tensors.store_access import TrainerAccess
-from khop.distributed.tensors.store_client import StoreClient
 from khop.distributed.tensors.tensor_requests import (
     STAGED_BYTES,
     CreateTensor,
@@ -553,39 +552,9 @@ def test_a_checkpoint_of_many_ranges(roots, tmp_path, monkeypatch):
         shutdown_worker_group()
 
 
-@pytest.mark.parametrize("memory", [[], [1], [0, 1, 2]])
-def test_a_checkpoint_is_written_to_memory_of_this_host(roots, tmp_path, monkeypatch, memory):
-    """Rows of other hosts are pushed, and so are booleans, which servers check."""
-    read, write, pushed = StoreClient.shared_rows, StoreClient.write, set()
-
-    def in_memory(*call):
-        return {part: rows for part, rows in read(*call).items() if part in memory}
-
-    def noted(client, part, message, arrays=()):
-        if isinstance(message, PushRows):
-            pushed.add((message.name, part))
-        return write(client, part, message, arrays)
-
-    values = {"rows": torch.rand(500, 3), "flags": torch.rand(500) < 0.5}
-    monkeypatch.setattr(StoreClient, "shared_rows", in_memory)
-    with GraphStore(DistDataset().load(roots(3), 0, also_serve=[1, 2])) as store:
-        for name, init in values.items():
-            store.create_node_tensor(name, shape=init.shape[1:], dtype=init.dtype, init=init)
-        store.save(tmp_path / "saved")
-        for name, init in values.items():
-            store[name].push(None, torch.zeros_like(init))
-        store.step()
-        monkeypatch.setattr(StoreClient, "write", noted)
-        store.load(tmp_path / "saved")
-        assert all(torch.equal(store[name].pull(), values[name]) for name in values)
-    expected = {("rows", part) for part in range(3) if part not in memory}
-    assert pushed == expected | {("flags", part) for part in range(3)}
-    shutdown_worker_group()
-
-
 @pytest.mark.fault
 def test_a_server_that_is_killed_in_a_load(roots, tmp_path, monkeypatch):
-    """Rows that a trainer has written to the memory of a killed server are no checkpoint."""
+    """Rows that its memory had are no checkpoint."""
     load = checkpoint.load
     with GraphStore(DistDataset.from_folder(roots(1))) as store:
         store.create_node_tensor("rows", init=torch.rand(500))

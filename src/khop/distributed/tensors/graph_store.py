@@ -336,7 +336,6 @@ class GraphStore(TorchState):
             call = call._replace(roots=temporary[0])
         if hops > 1 or first is last:
             temporary.append(other := self.create_node_tensor(f"{out}/hop", group, last.spec.shape))
-        self._client.settle()
         for action in actions(self._client, call, first, last, other, hops):
             self._client.guarded(action)
             self.step()

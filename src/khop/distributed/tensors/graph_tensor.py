@@ -284,12 +284,9 @@ class GraphTensor(TensorView):
     def write_at(self, rows: Int64Array, values: Array) -> Push:
         """Set rows at once, by their [n] int64 positions in the folder's order.
 
-        All trainers are in one call, have settled their pushes, and write different rows. So rows
-        in memory of this host are written there: half of the copies, and none by the server.
-
         :meta private:
         """
-        return self._send(rows, values, "set", None, in_memory=True)
+        return self._send(rows, values, "set", None)
 
     def push_gradients(self, ids: Int64Array, gradients: Array) -> Push:
         """Push gradients, which `GraphStore.end_step` applies by an optimiser's rule.
@@ -303,25 +300,12 @@ class GraphTensor(TensorView):
         rows = self._client.positions(self.spec, self._ids(ids))
         return self._send(rows, gradients, GRADIENT, self._client.num_steps)
 
-    def _send(
-        self,
-        rows: Int64Array,
-        values: Array,
-        reduce: Any,
-        step: int | None,
-        in_memory: bool = False,
-    ) -> Push:
+    def _send(self, rows: Int64Array, values: Array, reduce: Any, step: int | None) -> Push:
         client, tickets = self._client, []
-        client.check()
         values = np.ascontiguousarray(values)
-        is_checked = values.dtype != np.bool_  # booleans are checked when they arrive by message
-        areas = client.staging_areas if is_checked else {}
-        shared = self._shared if is_checked and in_memory else {}
+        areas = client.staging_areas if values.dtype != np.bool_ else {}
         nbytes = _PUSH_BYTES if client.access.sender is None else _PUSH_BYTES_OF_JOB
         for part, local, at in self._pieces(rows, nbytes):
-            if part in shared:
-                _native.gather(values, at, shared[part], local)
-                continue
             message = PushRows(self.name, reduce, step, client.rank, client.next_position())
             area = areas.get(part)
             staged = None if area is None else area.allocate(len(at) * _row_bytes(values))

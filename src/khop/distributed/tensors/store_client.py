@@ -178,6 +178,7 @@ class StoreClient:
             process, descriptor = map(int, ticket.result()[0])
             rows = _mapped(process, descriptor, partial(rows_in, count=high - low, rows=spec.rows))
             if rows is not None:
+                rows.flags.writeable = False
                 shared[part] = rows
         return shared
 
