@@ -1,11 +1,13 @@
 """Output of a job: origin and control characters, files that are rotated, and slow readers."""
 
+import sys
 import time
 
 import pytest
 
-from khop.launcher import output as module
+from khop.launcher import output as module, session
 from khop.launcher.output import Output
+from khop.launcher.session import Message, Session, receive_all
 from support import launching
 
 
@@ -68,3 +70,25 @@ def test_reader_that_waits(tmp_path):
     assert [int(line.split()[1]) for line in lines[:-1]] == list(range(1, 60_000))
     job.stdout.close()
     job.stderr.close()
+
+
+@pytest.mark.process
+def test_host_that_has_ended_is_read_to_its_end(monkeypatch):
+    """It is not lost while output of it is still read, however long that takes."""
+    monkeypatch.setattr(session, "_LOST_SECONDS", 0.2)
+    monkeypatch.setattr(session, "_CHUNK", 1000)
+    out = '{"out": [0, "' + "x" * 80 + '"]}'
+    program = f"print({session._MAGIC.decode()!r} + 100 * {out + chr(10)!r})"
+    host = Session("a", [sys.executable, "-c", program], Message)
+    assert not host.is_lost
+    host._process.wait()
+    time.sleep(0.3)
+    messages = []
+    while not host.has_ended:
+        messages += receive_all([host], print)
+        if not host.has_ended:
+            assert not host.is_lost
+    assert len(messages) == 100
+    while not host.is_lost:
+        receive_all([host], print)
+    host.close(1)

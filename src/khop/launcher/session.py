@@ -278,12 +278,15 @@ class Session(Generic[M]):
 
     @property
     def is_lost(self) -> bool:
-        """True if the transport has ended, with its output, which others may hold for a second."""
+        """True if the transport has ended, with its output.
+
+        Other processes may hold the output open. Then nothing was read for a second.
+        """
         if self.has_ended and self.has_no_errors:
             return True
         if self._process.poll() is None:
             self._running_at = time.monotonic()
-        return time.monotonic() > self._running_at + _LOST_SECONDS
+        return time.monotonic() > max(self._running_at, self.heard_at) + _LOST_SECONDS
 
     def description_of_end(self) -> str:
         """Return text that explains why the connection ended."""
