@@ -26,8 +26,8 @@ OF_LINKS = [
     Fault(
         "negatives of a link lie where they were drawn",
         LINKS,
-        "if (pairs || !disjoint || negative < 0) return end;",
-        "if (pairs || !disjoint || negative < 0 || M) return end;",
+        "if (pairs != 0 || disjoint == 0 || negative < 0) return end;",
+        "if (pairs != 0 || disjoint == 0 || negative < 0 || M) return end;",
         "device_links",
         FAKE,
     ),

@@ -44,8 +44,8 @@ class LinkSeeds {
     view_.num_links = batch.num_links;
     view_.num_negatives = batch.num_negatives;
     view_.amount = plan_.amount;
-    view_.pairs = plan_.pairs;
-    view_.disjoint = disjoint;
+    view_.pairs = plan_.pairs ? 1 : 0;
+    view_.disjoint = disjoint ? 1 : 0;
     view_.index = batch.index;
   }
 
@@ -79,7 +79,7 @@ class LinkSeeds {
     StrictOutcome strict{};
     if (is_strict()) strict = draw_strict(plan, reinterpret_cast<uint64_t*>(words));
     const Count ends{view_.num_ends()};
-    if (view_.disjoint) {
+    if (view_.disjoint != 0) {
       backend_.run(ends, PlaceTrees{view_, batch, strict, head.seed_starts.device,
                                     head.seeds.device, head.times.device});
       return;
@@ -133,13 +133,15 @@ class LinkSeeds {
     negatives_.reserve(2 * count);
     limits_.reserve(2 * count);
     NegativeEnd ends[2];
-    GiveNegatives give{view_, {nullptr, nullptr}, view_.pairs ? nullptr : negatives_.data()};
+    GiveNegatives give{view_, {nullptr, nullptr}, view_.pairs != 0 ? nullptr : negatives_.data()};
     for (int side = 0; side < 2; ++side) {
       const TimedCandidates& from = plan_.ends[side].candidates;
       if (has_times_ && from.times != nullptr) give.limits[side] = limits_.data() + side * count;
       int64_t* const nodes = negatives_.data() + side * count;
-      ends[side] = {
-          from.nodes, {from.nodes.num_nodes, give.limits[side]}, nodes, side == 1 || view_.pairs};
+      ends[side] = {from.nodes,
+                    {from.nodes.num_nodes, give.limits[side]},
+                    nodes,
+                    side == 1 || view_.pairs != 0};
       view_.ends[side].drawn = nodes;
     }
     if (give.sources != nullptr || has_times_) backend_.run(Count{count}, give);

@@ -44,11 +44,13 @@ struct LinkView {
   int64_t num_links;
   int64_t num_negatives;
   int64_t amount;  // negatives of a triplet
-  bool pairs;      // negatives have sources of their own, which are seeds
-  bool disjoint;
+  // Neither this nor a step that has it has any padding: GCC 12's __builtin_clear_padding, with
+  // which the tests' runtime clears that of arguments, clears other bytes behind `ends`.
+  int32_t pairs;  // negatives have sources of their own, which are seeds
+  int32_t disjoint;
   int64_t* index;  // positions of ends, as written by PlaceLinks
 
-  KHOP_HD int64_t num_sources() const { return num_links + (pairs ? num_negatives : 0); }
+  KHOP_HD int64_t num_sources() const { return num_links + (pairs != 0 ? num_negatives : 0); }
   KHOP_HD int64_t num_ends() const { return num_sources() + num_links + num_negatives; }
   KHOP_HD int side_of(int64_t end) const { return end < num_sources() ? 0 : 1; }
   KHOP_HD int64_t place_of(int64_t end) const {
@@ -58,7 +60,7 @@ struct LinkView {
   KHOP_HD int64_t link_of(int64_t place) const { return place % num_links; }
   // The link whose source a triplet's negative has.
   KHOP_HD int64_t link_of_triplet(int64_t negative) const {
-    return disjoint ? negative % num_links : negative / amount;
+    return disjoint != 0 ? negative % num_links : negative / amount;
   }
 
   KHOP_HD int64_t limit(int side, int64_t negative) const {
@@ -81,7 +83,7 @@ struct LinkView {
   // link of triplets lie side by side.
   KHOP_HD int64_t slot_of(int64_t end) const {
     const int64_t negative = place_of(end) - num_links;
-    if (pairs || !disjoint || negative < 0) return end;
+    if (pairs != 0 || disjoint == 0 || negative < 0) return end;
     return end - negative + negative % num_links * amount + negative / num_links;
   }
 };
@@ -122,7 +124,7 @@ struct StrictOutcome {
 struct KeyEnds {
   LinkView links;
   int64_t higher_type;  // of two types: ends of it come last
-  int id_bits;
+  int64_t id_bits;
   uint64_t* keys;
   int64_t* ends;
 
@@ -143,7 +145,7 @@ struct PlaceLinks {
   const int64_t* ends;
   const int64_t* ranks;  // distinct keys before each
   int64_t num_lower;     // ends of the lower type
-  int id_bits;
+  int64_t id_bits;
   int64_t* seeds;
   int64_t* seed_starts;  // [num_types + 1]
 
