@@ -2,10 +2,9 @@
 
     scripts/sanitize benchmarks/device_calls.py     # with an extension built for the fake runtime
 
-The runtime of `tests/fake_cuda` counts calls, launches, copies, waits and allocations. CUB's sorts
-are counted beside launches: each launches one kernel for few keys. It also measures the time within
-the runtime, kernels included. The rest of a batch's time is the time of khop's own code on the
-host.
+The runtime of `tests/fake_cuda` counts calls, launches, copies, waits and allocations. A sort
+of CUB's is one launch here, as on a GPU for few keys. The runtime also measures the time within it,
+kernels included. The rest of a batch's time is the time of khop's own code on the host.
 
 `NeighborSampler(device=...)` draws batches of three hops, from seeds to tensors, as in a loader.
 The next batch is launched before the wait for one. `waits_alone` counts waits with nothing launched
@@ -203,7 +202,6 @@ def counted() -> dict[str, int]:
     counters = {name: control.count(name) for name in _COUNTERS}
     return {
         **counters,
-        "sorts": control.all_calls().get("SortPairs", 0),
         "copies": sum(map(control.count, _COPIES)),
         "calls": sum(control.all_calls().values()),
     }
@@ -220,7 +218,6 @@ def main() -> None:
     control.set_mode("lazy")
     columns = [
         *_COUNTERS,
-        "sorts",
         "copies",
         "calls",
         "host, us: tenth",
