@@ -161,7 +161,7 @@ def ring(device):
 def test_what_is_refused(kind):
     """Wrong numbers of rows, hops too many, neighbours and rows that do not exist."""
     device = open_device(kind)
-    _, graphs, hops, plan = ring(device)
+    graphs, hops, plan = ring(device)
     subgraph = _native.DeviceSubgraph(device, [6], [(0, 0)], False)
     seeds = [Seeds(0, np.array([2, 5]), None)]
     one, zero, beyond = (put(device, np.full(2, value)) for value in (1, 0, 6))

@@ -140,7 +140,7 @@ def test_arguments(device):
     with pytest.raises(ValueError, match="no edges of the graph"):
         plan(visits(2, 2, 0), named=True)
     for num_nodes, disjoint, message in (
-        ([1], True, "no disjoint batches"),
+        ([1], True, "no disjoint or merged batches"),
         ([1, 1], False, "one node type"),
     ):
         subgraph = _native.DeviceSubgraph(device, num_nodes, [(0, 0)], False, disjoint)

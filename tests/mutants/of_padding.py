@@ -60,8 +60,8 @@ OF_PADDING = [
     Fault(
         "a batch that did not fit is never reported",
         BATCH,
-        "if (std::exchange(slot.is_unchecked, false)) check(slot);",
-        "if (std::exchange(slot.is_unchecked, false) && !M) check(slot);",
+        "if (std::exchange(slot.is_unchecked, false)) head_.check(slot);",
+        "if (std::exchange(slot.is_unchecked, false) && !M) head_.check(slot);",
         "device_padding",
     ),
     Fault(

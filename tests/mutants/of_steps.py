@@ -101,7 +101,7 @@ OF_STEPS = [
     ),
     Fault(
         "times are used that a graph does not have",
-        BATCH,
+        "device/head_tables.hpp",
         "step.options.last &= graph.times != nullptr;",
         "if (!M) step.options.last &= graph.times != nullptr;",
         "device_sample",
@@ -236,7 +236,7 @@ OF_STEPS = [
     ),
     Fault(
         "a batch that was drawn in part counts as written",
-        "device/sample.hpp",
+        BATCH,
         "return head_.error.host->code == DeviceError::kNone && head_.needs.host->exceeded == 0;",
         "return head_.error.host->code == DeviceError::kNone &&\n           "
         "(M || head_.needs.host->exceeded == 0);",

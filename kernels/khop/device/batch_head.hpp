@@ -3,14 +3,18 @@
 // of its work, and only a read of the result waits for them.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <memory>
 #include <numeric>
+#include <stdexcept>
+#include <string>
 #include <type_traits>
 #include <vector>
 
 #include "khop/core/sizes.hpp"
+#include "khop/device/errors.hpp"
 #include "khop/device/sample_plan.hpp"
 #include "khop/device/steps/batch_view.hpp"
 #include "khop/device/steps/memory.hpp"
@@ -37,6 +41,18 @@ struct HeadSizes {
            links == other.links && writes == other.writes && pads == other.pads;
   }
 };
+
+// Those that a plan says, with so many seeds of each type.
+inline HeadSizes sizes_of(const SamplePlan& plan, const std::vector<int64_t>& seeds) {
+  HeadSizes sizes;
+  sizes.types = static_cast<int64_t>(seeds.size());
+  sizes.relations = static_cast<int64_t>(plan.graphs.size());
+  sizes.hops = static_cast<int64_t>(plan.num_hops());
+  sizes.seeds = std::accumulate(seeds.begin(), seeds.end(), int64_t{0});
+  sizes.writes = plan.block.words != nullptr && sizes.hops > 0;
+  sizes.pads = sizes.writes && plan.block.padding.is_there();
+  return sizes;
+}
 
 // A part of the block, on the host and on the device.
 template <class T>
@@ -77,11 +93,40 @@ class BatchHead {
   }
 
   Slot& slot() { return *slots_[slot_]; }
-  const std::vector<std::unique_ptr<Slot>>& slots() const { return slots_; }
+  // Whether any slot's batch is.
+  bool is_under_way() const {
+    return std::any_of(slots_.begin(), slots_.end(), [](auto& s) { return s->is_under_way; });
+  }
   // Takes the next slot or, as a recording needs it, always the first.
   Slot& next_slot(bool in_turn) {
     slot_ = in_turn ? (slot_ + 1) % kSlots : 0;
     return slot();
+  }
+
+  // Waits for what was launched of a slot's batch.
+  void wait_for(Slot& slot) {
+    if (slot.is_marked) {
+      backend_.wait(slot.arrived);
+    } else {
+      backend_.synchronize();
+    }
+    slot.is_under_way = false;
+  }
+  // Throws where a batch that was left unchecked is not sound.
+  void check(Slot& slot) {
+    slot.is_unchecked = false;
+    if (slot.is_under_way) wait_for(slot);
+    check_error(*slot.error);
+    if (slot.needs->exceeded == 0 && slot.needs->unfit == 0) return;
+    throw std::invalid_argument(
+        "batch " + std::to_string(slot.batch) +
+        " has more nodes or edges than pad's sizes, and has been delivered as padding alone: pass "
+        "larger sizes, or pad='auto'");
+  }
+  void check_all() {
+    for (const auto& slot : slots_) {
+      if (slot->is_unchecked) check(*slot);
+    }
   }
 
   // Lays the block out anew, with zeros. Returns whether it has moved, on the host or on the

@@ -146,6 +146,16 @@ class BoundsOfBatch {
     for (std::size_t h = 0; h < hops.size(); ++h) limit(hops[h], found[h], learned);
   }
 
+  // Nodes and edges that a batch has at most.
+  int64_t most_items(const std::vector<int64_t>& num_ids, bool disjoint) const {
+    int64_t most = 0;
+    for (std::size_t t = 0; t < num_ids.size(); ++t) {
+      const int64_t positions = room.positions[t];
+      most += positions + (disjoint ? positions : std::min(positions, num_ids[t]));
+    }
+    return most;
+  }
+
   std::vector<HopBounds> hops;
   std::vector<std::vector<HopStep>> steps;  // of each hop, an edge type each; no keys yet
   Room room;

@@ -64,7 +64,7 @@ class RowDrawOn final : public RowDraw {
     HopBounds& bounds = hops_[0] = {};
     for (std::size_t k = 0; k < asked.size(); ++k) {
       const AskedRows& rows = asked[k];
-      const auto index = static_cast<int64_t>(k);
+      const int64_t index = static_cast<int64_t>(k);
       if (rows.options.fanout == 0) throw std::invalid_argument("a fan-out of 0 draws no edges");
       check_options(rows.options, rows.graph);
       SampleBuffer& buffer = head_.buffers.host[k] = {};

@@ -26,6 +26,13 @@ struct PadSizes {
   bool leaves_room = false;                 // a section is never full
 
   bool is_there() const { return !nodes.empty(); }
+  int64_t num_items() const {
+    int64_t items = 0;
+    for (const auto* of : {&nodes, &edges}) {
+      for (const auto& sizes : *of) items = std::accumulate(sizes.begin(), sizes.end(), items);
+    }
+    return items;
+  }
 };
 
 // Where a batch is written as soon as it is drawn: see steps/write_ahead.hpp.

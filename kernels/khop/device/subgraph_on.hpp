@@ -29,12 +29,12 @@ class SubgraphOn final : public DeviceSubgraph {
   void begin() override { batch_.begin(); }
   void add_seeds(int32_t node_type, const int64_t* ids, const int64_t* times,
                  int64_t count) override {
-    batch_.add_seeds(node_type, ids, times, count);
+    batch_.inputs().add_seeds(node_type, ids, times, count);
   }
-  void add_links(const LinkBatch& links) override { batch_.add_links(links); }
+  void add_links(const LinkBatch& links) override { batch_.inputs().add_links(links); }
   void exclude(int32_t relation, const int64_t* rows, const int64_t* neighbors,
                int64_t count) override {
-    batch_.exclude(relation, rows, neighbors, count);
+    batch_.inputs().exclude(relation, rows, neighbors, count);
   }
   void sample(SamplePlan plan) override {
     [[maybe_unused]] const auto on = backend_.on_device();

@@ -10,7 +10,7 @@
 namespace khop::device {
 
 // Entries of drawn edges: the neighbour and, where edges are wanted, the edge behind it.
-constexpr int64_t entry_words(bool with_edges) { return with_edges ? 2 : 1; }
+KHOP_HD int64_t entry_words(bool with_edges) { return with_edges ? 2 : 1; }
 
 // The drawn edges of a hop's rows. The rows are in another order in `entries`.
 struct HopReplies {
