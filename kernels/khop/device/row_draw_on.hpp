@@ -62,9 +62,8 @@ class RowDrawOn final : public RowDraw {
  private:
   void write_head(const std::vector<AskedRows>& asked) {
     HopBounds& bounds = hops_[0] = {};
-    for (std::size_t k = 0; k < asked.size(); ++k) {
+    for (int64_t k = 0; k < static_cast<int64_t>(asked.size()); ++k) {
       const AskedRows& rows = asked[k];
-      const int64_t index = static_cast<int64_t>(k);
       if (rows.options.fanout == 0) throw std::invalid_argument("a fan-out of 0 draws no edges");
       check_options(rows.options, rows.graph);
       SampleBuffer& buffer = head_.buffers.host[k] = {};
@@ -73,7 +72,7 @@ class RowDrawOn final : public RowDraw {
       buffer.id_bits = rows.id_bits;
       buffer.disjoint = rows.disjoint;
       head_.states.host[k].frontier_size = rows.count;
-      head_.relations.host[k] = {rows.graph.view(), {nullptr, nullptr}, index, index, index};
+      head_.relations.host[k] = {rows.graph.view(), {nullptr, nullptr}, k, k, k};
       HopStep& step = head_.steps.host[k] = step_of_rows(rows);
       step.options.last &= rows.graph.times != nullptr;
       bounds.rows += rows.count;
