@@ -242,8 +242,8 @@ class JobRun:
                 session.send()
             else:
                 session.flush()
-            if self._output.is_slow:  # nothing is read from it
-                session.heard_at = time.monotonic()
+            if self._output.is_slow:
+                session.excuse()
 
     def _print(self, session: Session[Message], out: tuple[int, str]) -> None:
         self._output.write(self._origin(session, out[0]), out[1])

@@ -42,7 +42,7 @@ os.write(1, {magic!r})
 sys.modules[name].main()
 """
 _SSH = ("-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=15")
-_ROUND_MILLISECONDS, _REAPED_SECONDS, _LOST_SECONDS = 200, 0.5, 1.0
+_ROUND_MILLISECONDS, _REAPED_SECONDS, _LOST_SECONDS, _LOST_LOOKS = 200, 0.5, 1.0, 4
 _CHUNK, _MAX_MESSAGE, _MAX_NOISE, _KEPT_LINES = 1 << 16, 1 << 20, 1 << 16, 10
 
 Text = Annotated[str, AtMost(4096)]
@@ -170,7 +170,8 @@ class Session(Generic[M]):
         self._received, self._errors, self._noise = b"", b"", 0
         self._is_closed = False
         self.is_ready = self.has_ended = self.has_no_errors = False
-        self.heard_at = self._running_at = time.monotonic()
+        self.heard_at = time.monotonic()
+        self._looks, self._ended_at = 0, 0.0  # since the transport has ended
         self.last_lines: deque[str] = deque(maxlen=_KEPT_LINES)
 
     @property
@@ -278,15 +279,23 @@ class Session(Generic[M]):
 
     @property
     def is_lost(self) -> bool:
-        """True if the transport has ended, with its output.
+        """True if the transport has ended, with its output. To be asked after each `receive_all`.
 
-        Other processes may hold the output open. Then nothing was read for a second.
+        Other processes may hold the output open. So it counts as ended after a second, and as many
+        looks as it takes to read what the transport has left.
         """
         if self.has_ended and self.has_no_errors:
             return True
         if self._process.poll() is None:
-            self._running_at = time.monotonic()
-        return time.monotonic() > max(self._running_at, self.heard_at) + _LOST_SECONDS
+            return False
+        if self._looks == 0:
+            self._ended_at = time.monotonic()
+        self._looks += 1
+        return self._looks > _LOST_LOOKS and time.monotonic() > self._ended_at + _LOST_SECONDS
+
+    def excuse(self) -> None:
+        """Count the host neither as silent nor as lost, since its output is not read now."""
+        self.heard_at, self._looks = time.monotonic(), 0
 
     def description_of_end(self) -> str:
         """Return text that explains why the connection ended."""
