@@ -338,8 +338,9 @@ class NeighborSampler(PygSampler):
         rows = TypedRows(view.num_nodes, view.relations, view.csrs, view.node_types)
         fanouts = spec.fanouts[: len(view.relations)]
         options = fanouts, self.replace, spec.method
-        draws = Draws(rows, spec_of(*options))
-        if self._device is not None and batch_size is not None:  # as large as batches of training
+        if self._device is None or batch_size is None:
+            draws = Draws(rows, spec_of(*options))
+        else:  # as large as batches of training
             graphs = self._device_graphs
             draws = DeviceDraws(self.graph, spec_of(*options), self._device, graphs)
         of_seeds = Seeds(self.graph.node_types.index(node_type), ids, batch_size)
